@@ -1,9 +1,9 @@
-//! How hard the built-in digits are: test accuracy of a linear and of a small classifier.
+//! The difficulty of the built-in digits: test accuracy of a linear and of a small classifier.
 //!
 //! `cargo run --release -p windlass-data --example difficulty [seed]`
 //!
-//! The linear one should stay between 85% and 92%, the one with 100 hidden units between 96% and
-//! 99%, as on MNIST: then a run that does not use its hidden layer shows.
+//! The linear classifier should stay between 85% and 92%, the one with 100 hidden units between 96% and 99%, as on
+//! MNIST: then the scores of a run reveal whether it uses its hidden layer.
 
 #[path = "../tests/support/classifier.rs"]
 mod classifier;

@@ -1,4 +1,4 @@
-//! What parallel text is like: buckets, vocabulary, time to read it.
+//! Statistics of parallel text: buckets, vocabulary, and the time to read it.
 //!
 //! `cargo run --release -p windlass-data --example text_statistics` for the built-in numbers, or with
 //! `TRAIN_FROM TRAIN_TO DEV_FROM DEV_TO [VOCABULARY_SIZE [CACHE_DIRECTORY]]` for files.
@@ -63,7 +63,7 @@ fn show(corpus: Corpus) {
     }
 }
 
-/// Sorts the pairs, and tells how long a batch takes to put together.
+/// Sorts the pairs into buckets, and prints how long it takes to assemble a batch.
 fn bucketed(pairs: Pairs) -> BucketedPairs {
     let start = Instant::now();
     let pairs = BucketedPairs::new(pairs, &BUCKETS);

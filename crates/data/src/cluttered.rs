@@ -1,7 +1,7 @@
 //! Cluttered digits: a digit somewhere on a larger canvas, among pieces of other digits.
 //!
-//! A network has to find the digit before it can read it. Sample `i` of a part depends on the digits it is made
-//! of, the seed, the part and `i` alone. It must not read the clock, files or thread-local randomness.
+//! A network has to find the digit before it can read it. Sample `i` of a part depends only on its digits, the seed,
+//! the part and `i`. This module must not read the clock, files or thread-local randomness.
 
 use rayon::prelude::*;
 
@@ -12,7 +12,7 @@ use crate::randomness::{Randomness, Split};
 /// Height and width of the canvas in pixels.
 pub const SIDE: usize = 40;
 
-/// How many pieces of other digits lie about.
+/// The number of pieces of other digits in an image.
 pub const PIECES: usize = 5;
 
 /// Height and width of a piece in pixels.
@@ -20,23 +20,23 @@ pub const PIECE_SIDE: usize = 5;
 
 const CANVAS_SIZE: usize = SIDE * SIDE;
 
-/// Keeps these numbers apart from those that drew the digits, which come from the same seed.
+/// Makes these random numbers differ from those that drew the digits from the same seed.
 const STREAM: u64 = 0x636c_7574_7465_7264;
 
-/// A piece with less ink than this, summed over its pixels, is hardly seen: another one is cut out.
+/// A piece with less ink than this, summed over its pixels, is hardly visible, and another is cut out instead.
 const LEAST_INK: u32 = 4 * 255;
 
-/// After this many cuts without enough ink, the last one is taken: an outside data set may have empty images.
+/// After this many cuts without enough ink, the last one is used: external data sets may have empty images.
 const MOST_CUTS: usize = 32;
 
-/// As many images as people trained on: 10,000, and 1,000 each to validate and to test on.
+/// The usual sizes for this task: 10,000 training images, and 1,000 each for validation and test.
 pub const SIZES: Sizes = Sizes { train: 10_000, validation: 1_000, test: 1_000 };
 
-/// Clutters digits. Each part is made of the same part of `digits`, image `i` of digit `i`, starting anew where
-/// there are fewer.
+/// Clutters digits. Each part is made from the same part of `digits`, image `i` from digit `i`; if there are fewer
+/// digits than images, they are reused in order.
 ///
 /// # Panics
-/// If the digits are larger than the canvas or smaller than a piece, or a part without digits is to have images.
+/// Panics if the digits are larger than the canvas or smaller than a piece, or if a nonempty part has no digits to use.
 pub fn set(digits: &ImageSet, seed: u64, sizes: Sizes) -> ImageSet {
     let part = |split, digits, count| Scatter { seed, split, digits }.draw(count);
     ImageSet::new(
@@ -46,7 +46,7 @@ pub fn set(digits: &ImageSet, seed: u64, sizes: Sizes) -> ImageSet {
     )
 }
 
-/// One part of a data set in the making.
+/// A part of a data set under construction.
 struct Scatter<'a> {
     seed: u64,
     split: Split,
@@ -76,7 +76,7 @@ impl Scatter<'_> {
         }
     }
 
-    /// Part of any digit but this one, unless there is no other.
+    /// A part of a random digit other than this one, if there is another.
     fn cut_piece(&self, digit: usize, randomness: &mut Randomness) -> Patch<'_> {
         let others = self.digits.len().max(2) - 1;
         let mut cut = || {
@@ -119,7 +119,7 @@ impl<'a> Patch<'a> {
         self.rows().flatten().map(|&ink| u32::from(ink)).sum::<u32>() >= LEAST_INK
     }
 
-    /// Ink does not add up: where two overlap, the darker is seen.
+    /// Ink does not add up: where two patches overlap, the stronger ink shows.
     fn lay_on(self, canvas: &mut [u8], at: (usize, usize)) {
         for (row, ink) in self.rows().enumerate() {
             let start = (at.0 + row) * SIDE + at.1;

@@ -1,9 +1,8 @@
-//! The built-in data set: digits that look handwritten, drawn from a seed.
+//! The built-in data set: handwritten-looking digits, drawn from a seed.
 //!
-//! It lets every model train without a download. Sample `i` of a split depends on the seed, the
-//! split and `i` alone, and on arithmetic that is the same on every machine, so any number of
-//! threads or workers draw the same images. It must not read the clock, files or thread-local
-//! randomness.
+//! With it, every model can train without a download. Sample `i` of a split depends only on the seed, the split and
+//! `i`, and on arithmetic that is the same on every machine, so any number of threads or workers draw the same images.
+//! This module must not read the clock, files or thread-local randomness.
 
 mod hand;
 mod raster;
@@ -20,17 +19,17 @@ pub const SIDE: usize = 28;
 
 const IMAGE_SIZE: usize = SIDE * SIDE;
 
-/// Enough images a piece of work to make its hand-over cheap, few enough to keep all threads busy.
+/// Large enough to make handing over a chunk cheap, small enough to keep all threads busy.
 const IMAGES_PER_CHUNK: usize = 256;
 
 /// How many images each part of a data set has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
-    /// Images to train on.
+    /// Number of training images.
     pub train: usize,
-    /// Images to validate on.
+    /// Number of validation images.
     pub validation: usize,
-    /// Images to test on.
+    /// Number of test images.
     pub test: usize,
 }
 
@@ -41,7 +40,7 @@ impl Default for Sizes {
     }
 }
 
-/// A whole data set: training images are drawn now, the others when first asked for.
+/// A whole data set. Training images are drawn now, the others when first requested.
 pub fn set(seed: u64, sizes: Sizes) -> ImageSet {
     let late = move |split, count| Samples { seed, split }.draw_on_this_thread(count);
     ImageSet::with_late_parts(
@@ -87,7 +86,7 @@ impl Samples {
         images
     }
 
-    /// For late parts: those who wait for one must not be waited for, see
+    /// Draws late parts on the calling thread only: a thread pool might be waiting for them, see
     /// [`ImageSet::with_late_parts`].
     fn draw_on_this_thread(&self, count: usize) -> Images {
         let mut images = blank(count);

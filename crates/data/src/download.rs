@@ -1,7 +1,7 @@
 //! Downloads a data set: which files, from which mirrors, and how often to try.
 //!
-//! A file is only ever under its own name once its checksum is right; until then it is `NAME.part`, from which a later
-//! attempt continues. It must not replace a file it did not write, print anything, or wait without a limit.
+//! A file gets its own name only once its checksum is verified; until then it is `NAME.part`, from which a later
+//! attempt resumes. This module must not replace a file it did not write, print anything, or wait without a limit.
 
 mod failure;
 mod sources;
@@ -16,16 +16,16 @@ pub use self::failure::{AttemptError, DownloadError, MirrorFailure};
 pub use self::sources::{RemoteFile, Source};
 use self::transfer::Transfer;
 
-/// How long and how often to try.
+/// Timeouts and numbers of attempts.
 #[derive(Clone, Debug)]
 pub struct RetryPolicy {
-    /// Longest wait for a connection, including the name look-up.
+    /// How long to wait for a connection, including name resolution.
     pub connect: Duration,
-    /// Longest wait for the answer to begin, and then for each further piece of it.
+    /// How long to wait for the response to begin, and then for each further piece of it.
     pub read: Duration,
-    /// Tries at each mirror; a missing file is asked for only once.
+    /// Attempts per mirror; a missing file is requested only once.
     pub attempts: u32,
-    /// Wait after the first failed try; it doubles with each further one.
+    /// The wait after the first failed attempt; it doubles with each further one.
     pub backoff: Duration,
 }
 
@@ -40,59 +40,59 @@ impl Default for RetryPolicy {
     }
 }
 
-/// Something that happened during a download, for the one who waits.
+/// An event during a download, for progress reports.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum DownloadEvent<'a> {
-    /// The file was there already and is right.
+    /// The file already exists and is correct.
     Present {
-        /// Name of the file.
+        /// The file's name.
         file: &'a str,
     },
-    /// Bytes of the file are there; the first such event of a resumed file is above 0.
+    /// Part of the file is present; the first such event of a resumed file is above 0.
     Received {
-        /// Name of the file.
+        /// The file's name.
         file: &'a str,
-        /// Bytes there so far; falls back to 0 if the file has to be begun again.
+        /// Bytes present so far; falls back to 0 if the file has to be restarted.
         received: u64,
-        /// Bytes of the whole file.
+        /// The file's size in bytes.
         total: u64,
     },
-    /// A try failed.
+    /// An attempt failed.
     Failed {
-        /// Name of the file.
+        /// The file's name.
         file: &'a str,
-        /// Where it was asked for.
+        /// The address of the request.
         url: &'a str,
         /// Why it failed.
         error: &'a AttemptError,
-        /// How long until the next try at this mirror; none if it is given up.
+        /// How long until the next attempt at this mirror; `None` if it is given up.
         wait: Option<Duration>,
     },
-    /// The file is complete and right, and has its name.
+    /// The file is complete and verified, and has its final name.
     Finished {
-        /// Name of the file.
+        /// The file's name.
         file: &'a str,
     },
 }
 
-/// What a download did.
+/// Counts of files in a download.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DownloadCounts {
-    /// Files that were there already.
+    /// Files that already existed.
     pub present: usize,
     /// Files that were downloaded.
     pub downloaded: usize,
 }
 
-/// Downloads `dataset` into `directory`, from `base_url` if one is given and else from the public
-/// mirrors, and reports what happens to `report`.
+/// Downloads `dataset` into `directory`, from `base_url` if given and otherwise from the public mirrors. Events are
+/// passed to `report`.
 ///
 /// The environment's `ALL_PROXY`, `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY` are respected.
 ///
 /// # Errors
-/// If the data set is not known, a different file of that name is in the way, the directory cannot
-/// be written, or no mirror has a right copy of some file.
+/// Fails if the data set is unknown, a different file of the same name exists, the directory cannot be written, or no
+/// mirror has a correct copy of some file.
 pub fn download(
     dataset: &str,
     directory: &Path,
@@ -106,10 +106,10 @@ pub fn download(
     download_from(&source, directory, &RetryPolicy::default(), report)
 }
 
-/// Downloads the files of any source; see [`download`].
+/// Downloads the files of any source: see [`download`].
 ///
 /// # Errors
-/// As [`download`].
+/// Fails like [`download`].
 pub fn download_from(
     source: &Source,
     directory: &Path,
@@ -119,7 +119,7 @@ pub fn download_from(
     source.check()?;
     fs::create_dir_all(directory)
         .map_err(|source| DownloadError::Directory { path: directory.to_path_buf(), source })?;
-    // All of them before the first request: nothing is fetched when some file is in the way.
+    // Check all files before the first request: nothing is fetched if another file has one of their names.
     let mut missing = Vec::new();
     for file in &source.files {
         if is_present(file, &directory.join(&file.name))? {
@@ -143,7 +143,7 @@ pub fn download_from(
     Ok(DownloadCounts { present: source.files.len() - missing.len(), downloaded: missing.len() })
 }
 
-/// Whether the right file is there; another file of that name is an error.
+/// Whether the correct file exists. Fails if a different file has its name.
 fn is_present(file: &RemoteFile, path: &Path) -> Result<bool, DownloadError> {
     let unreadable = |source| DownloadError::File { path: path.to_path_buf(), source };
     match fs::metadata(path) {
@@ -158,7 +158,7 @@ fn is_present(file: &RemoteFile, path: &Path) -> Result<bool, DownloadError> {
     Err(DownloadError::InTheWay { path: path.to_path_buf(), expected: file.sha256.clone(), got })
 }
 
-/// Goes through the mirrors of a file until one of them succeeds.
+/// Tries the mirrors of a file in order until one succeeds.
 fn first_success<'a>(
     transfers: impl Iterator<Item = Transfer<'a>>,
     patience: &RetryPolicy,
@@ -174,7 +174,7 @@ fn first_success<'a>(
     Ok(Err(failures))
 }
 
-/// Tries one mirror as often as patience and the kind of failure allow.
+/// Tries one mirror as often as the policy and the kind of failure allow.
 fn try_repeatedly(
     transfer: &Transfer<'_>,
     patience: &RetryPolicy,

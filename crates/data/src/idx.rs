@@ -1,8 +1,8 @@
 //! Reads idx files, the format of MNIST and its relatives, plain or compressed with gzip.
 //!
-//! Everything in the file is checked before it is believed: nothing here panics on a bad file or
-//! allocates more than the file can hold. It must not know what the numbers mean or how files are
-//! named; whether one is compressed is told by its first bytes.
+//! Everything in the file is checked before it is trusted: nothing here panics on a bad file, or allocates more than
+//! the file can hold. This module must not know what the numbers mean or how files are named; compressed files are
+//! recognised by their first bytes.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read};
@@ -11,21 +11,21 @@ use std::path::{Path, PathBuf};
 use flate2::bufread::MultiGzDecoder;
 use thiserror::Error;
 
-/// The largest array that is read, in bytes: twenty times the training images of MNIST.
+/// The maximum size of an array in bytes: twenty times the training images of MNIST.
 pub const LARGEST_ARRAY: u64 = 1 << 30;
 
-/// The element type this reader knows: unsigned bytes.
+/// The only supported element type: unsigned bytes.
 const UNSIGNED_BYTE: u8 = 0x08;
 
-/// Deflate makes at most this many bytes out of one.
+/// Deflate expands one byte to at most this many.
 const LARGEST_EXPANSION: u64 = 1032;
 
-/// An array of bytes as an idx file holds it.
+/// An array of bytes, as stored in an idx file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Array {
-    /// The length of each dimension, the slowest changing first.
+    /// The length of each dimension, slowest-varying first.
     pub dimensions: Vec<usize>,
-    /// The elements; as many as the product of the dimensions.
+    /// The elements; their number is the product of the dimensions.
     pub bytes: Vec<u8>,
 }
 
@@ -38,7 +38,7 @@ pub enum IdxError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The file looks like gzip but does not decompress.
@@ -46,7 +46,7 @@ pub enum IdxError {
     Gzip {
         /// The file.
         path: PathBuf,
-        /// What the decompressor said.
+        /// The decompressor's error.
         source: io::Error,
     },
     /// The first bytes are not those of an idx file.
@@ -56,7 +56,7 @@ pub enum IdxError {
         path: PathBuf,
         /// The first bytes, in hexadecimal.
         magic: String,
-        /// The number of dimensions that was expected.
+        /// The expected number of dimensions.
         rank: usize,
     },
     /// The elements are not bytes.
@@ -72,12 +72,12 @@ pub enum IdxError {
     Rank {
         /// The file.
         path: PathBuf,
-        /// The rank that was asked for.
+        /// The requested rank.
         expected: usize,
         /// The rank in the file.
         got: usize,
     },
-    /// The header announces more than any data set needs.
+    /// The header announces an array larger than any data set needs.
     #[error("{} announces an array of {dimensions:?}, expected at most {LARGEST_ARRAY} bytes\nhint: the file is damaged; download it again", path.display())]
     TooLarge {
         /// The file.
@@ -90,11 +90,11 @@ pub enum IdxError {
     CutShort {
         /// The file.
         path: PathBuf,
-        /// Bytes of header and elements there should be.
+        /// The expected bytes of header and elements.
         expected: u64,
-        /// Bytes there are.
+        /// The actual number of bytes.
         got: u64,
-        /// Whether these are counted after decompression.
+        /// Whether bytes are counted after decompression.
         gzip: bool,
     },
     /// The file has bytes after the array.
@@ -102,9 +102,9 @@ pub enum IdxError {
     TrailingBytes {
         /// The file.
         path: PathBuf,
-        /// Bytes of header and elements there should be.
+        /// The expected bytes of header and elements.
         expected: u64,
-        /// Whether these are counted after decompression.
+        /// Whether bytes are counted after decompression.
         gzip: bool,
     },
 }
@@ -116,7 +116,7 @@ fn of_gzip(gzip: bool) -> &'static str {
 /// Reads the array of bytes in `path`, which must have `rank` dimensions.
 ///
 /// # Errors
-/// If the file cannot be read or is anything but one whole idx array of that rank.
+/// Fails if the file cannot be read or is not exactly one idx array of that rank.
 pub fn read(path: &Path, rank: usize) -> Result<Array, IdxError> {
     let unreadable = |source| IdxError::Read { path: path.to_path_buf(), source };
     let file = File::open(path).map_err(unreadable)?;
@@ -131,12 +131,12 @@ pub fn read(path: &Path, rank: usize) -> Result<Array, IdxError> {
     }
 }
 
-/// A file being read, decompressed if it has to be.
+/// A file being read, decompressed if necessary.
 struct Input<'a, R> {
     path: &'a Path,
     reader: R,
     gzip: bool,
-    /// The most bytes the file can possibly hold.
+    /// The maximum number of bytes that the file can hold.
     capacity: u64,
 }
 
@@ -164,7 +164,7 @@ impl<'a, R: Read> Input<'a, R> {
         if (bytes.len() as u64) < size {
             return Err(self.cut_short(header + size, header + bytes.len() as u64));
         }
-        // This read also has gzip compare its checksum.
+        // This read also makes gzip verify its checksum.
         if !self.up_to(1)?.is_empty() {
             return Err(IdxError::TrailingBytes {
                 path: self.path.to_path_buf(),
@@ -186,7 +186,7 @@ impl<'a, R: Read> Input<'a, R> {
         }
     }
 
-    /// Reads `length` bytes, or as many as are left.
+    /// Reads `length` bytes, or all that are left if fewer.
     fn up_to(&mut self, length: u64) -> Result<Vec<u8>, IdxError> {
         let mut bytes = Vec::with_capacity(length.min(self.capacity) as usize);
         match self.reader.by_ref().take(length).read_to_end(&mut bytes) {

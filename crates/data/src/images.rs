@@ -1,13 +1,13 @@
 //! Labelled grey images in memory, and the three parts of a data set.
 //!
-//! Holds bytes and turns chosen images into `f32` batches. It must not read files, draw batches or
-//! know how the images came to be.
+//! Holds bytes and converts selected images to `f32` batches. This module must not read files, draw batches or know how
+//! the images were made.
 
 use std::fmt;
 use std::hint::black_box;
 use std::sync::LazyLock;
 
-/// Images of one size with one label each, stored one after the other.
+/// Labelled images of the same size, stored contiguously.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Images {
     /// Height of every image in pixels.
@@ -21,11 +21,11 @@ pub struct Images {
 }
 
 impl Images {
-    /// Puts pixels and labels together.
+    /// Combines pixels and labels.
     ///
     /// # Panics
-    /// If there is not exactly one label for every `rows × columns` pixels; readers of outside data
-    /// check that first and give an error.
+    /// Panics unless there is exactly one label for every `rows × columns` pixels. Readers of external data check that
+    /// first and return an error.
     pub fn new(rows: usize, columns: usize, pixels: Vec<u8>, labels: Vec<u8>) -> Self {
         assert_eq!(pixels.len(), rows * columns * labels.len(), "{} labels of {rows}×{columns} images", labels.len());
         Self { rows, columns, pixels, labels }
@@ -49,20 +49,20 @@ impl Images {
     /// The pixels of image `index`, row by row.
     ///
     /// # Panics
-    /// If `index` is not below [`len`](Self::len).
+    /// Panics if `index` is not below [`len`](Self::len).
     pub fn image(&self, index: usize) -> &[u8] {
         let size = self.image_size();
         &self.pixels[index * size..(index + 1) * size]
     }
 
-    /// Replaces what is in `out` by the chosen images, one after the other, scaled to 0..=1.
+    /// Replaces the contents of `out` with the selected images, concatenated and scaled to 0..=1.
     ///
-    /// An `out` kept from the last batch of the same size is overwritten in place.
+    /// If `out` still holds a batch of the same size, it is overwritten in place.
     ///
     /// # Panics
-    /// If an index is not below [`len`](Self::len).
+    /// Panics if an index is not below [`len`](Self::len).
     pub fn gather(&self, indices: &[usize], out: &mut Vec<f32>) {
-        // The product, not the quotient, is what TensorFlow's reader computes; it is faster too.
+        // TensorFlow's reader multiplies rather than divides; that is faster, too.
         const SCALE: f32 = 1.0 / 255.0;
         out.clear();
         out.reserve(indices.len() * self.image_size());
@@ -74,8 +74,8 @@ impl Images {
         }
     }
 
-    /// Looks at an image, so that the memory it is in is on its way to the cache while another is worked on: those of
-    /// a batch lie anywhere.
+    /// Touches an image, so that it is loaded into the cache while another is processed: the images of a batch are
+    /// scattered over memory.
     fn fetch(&self, index: usize) {
         const CACHE_LINE: usize = 64;
         self.image(index).iter().step_by(CACHE_LINE).for_each(|pixel| {
@@ -83,10 +83,10 @@ impl Images {
         });
     }
 
-    /// Takes the first `count` images away and returns them; the others move up.
+    /// Removes the first `count` images and returns them; the others move up.
     ///
     /// # Panics
-    /// If there are fewer than `count` images.
+    /// Panics if there are fewer than `count` images.
     pub fn take_first(&mut self, count: usize) -> Images {
         let size = self.image_size();
         Images {
@@ -102,8 +102,8 @@ type Make = Box<dyn FnOnce() -> Images + Send>;
 
 /// The training, validation and test images of one data set.
 ///
-/// Training images are there from the start; the other two may be made when first asked for, since
-/// most tasks of a cluster never evaluate and a start should not wait for them.
+/// Training images are present from the start. The other two parts may be made when first requested, since most tasks
+/// of a cluster never evaluate, and startup should not wait for them.
 pub struct ImageSet {
     train: Images,
     validation: LazyLock<Images, Make>,
@@ -118,8 +118,8 @@ impl ImageSet {
 
     /// A data set that makes its validation and test images on first use.
     ///
-    /// The two functions run at most once, on the thread that asks first, while others that ask
-    /// wait. They must not wait for a thread pool whose threads may be among those.
+    /// The two functions run at most once, on the first thread that needs them, while others that need them wait. They
+    /// must not wait for a thread pool whose threads may be among those.
     pub fn with_late_parts(
         train: Images,
         validation: impl FnOnce() -> Images + Send + 'static,
@@ -133,12 +133,12 @@ impl ImageSet {
         &self.train
     }
 
-    /// The images to validate on, made now if this is the first call.
+    /// The images to validate on, made by the first call if necessary.
     pub fn validation(&self) -> &Images {
         &self.validation
     }
 
-    /// The images to test on, made now if this is the first call.
+    /// The images to test on, made by the first call if necessary.
     pub fn test(&self) -> &Images {
         &self.test
     }

@@ -1,8 +1,8 @@
 //! Data sets for Windlass models: images in memory, the MNIST reader and downloader, a built-in generator of
-//! handwritten-looking digits, which may be lost in clutter, and parallel text for translation.
+//! handwritten-looking digits, optionally among clutter, and parallel text for translation.
 //!
-//! This crate knows files and one download protocol. It must not know Burn, tokio, the cluster or
-//! any model: what it hands out are plain vectors and slices.
+//! This crate uses files and one download protocol. It must not know Burn, tokio, the cluster or any model: it returns
+//! plain vectors and slices.
 
 pub mod cluttered;
 pub mod digits;

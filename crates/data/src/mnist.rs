@@ -1,7 +1,7 @@
 //! MNIST, or another set of 28×28 images in ten classes, from a directory of four idx files.
 //!
-//! Finds the files, reads them, checks that they belong together and splits off the validation
-//! images. It must not download anything or make up data.
+//! Finds the files, reads them, checks that they belong together, and splits off the validation images. This module
+//! must not download anything or generate data.
 
 use std::path::{Path, PathBuf};
 
@@ -13,23 +13,23 @@ use crate::images::{ImageSet, Images};
 /// Height and width of an image in pixels.
 pub const SIDE: usize = 28;
 
-/// The number of classes; labels are below it.
+/// The number of classes. Labels are less than this.
 pub const CLASSES: u8 = 10;
 
-/// One of this many training images is for validation: 5,000 of 60,000.
+/// One in this many training images is used for validation: 5,000 of 60,000.
 const TRAINING_IMAGES_PER_VALIDATION_IMAGE: usize = 12;
 
 /// Why a directory could not be loaded.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// There is no such directory.
+    /// The directory does not exist.
     #[error("there is no directory {}\nhint: windlass data download mnist --dir {}", path.display(), path.display())]
     DirectoryMissing {
         /// The directory.
         path: PathBuf,
     },
-    /// The path leads to something else.
+    /// The path is not a directory.
     #[error("{} is not a directory, expected one that holds the four mnist files\nhint: windlass data download mnist --dir DIRECTORY", path.display())]
     NotADirectory {
         /// The path.
@@ -43,10 +43,10 @@ pub enum LoadError {
         /// The names under which the file was looked for.
         tried: Vec<String>,
     },
-    /// One of the files is not a sound idx file.
+    /// One of the files is not a valid idx file.
     #[error(transparent)]
     Idx(#[from] IdxError),
-    /// The images have another size.
+    /// The images are not of the expected size.
     #[error("the images in {} are {rows}×{columns} pixels, expected {SIDE}×{SIDE}", path.display())]
     ImageSize {
         /// The file.
@@ -56,48 +56,48 @@ pub enum LoadError {
         /// Width in the file.
         columns: usize,
     },
-    /// There are not as many labels as images.
+    /// The numbers of labels and images differ.
     #[error("{} has {images} images but {} has {labels} labels, expected the same number\nhint: the two files are of different data sets; download both again", images_path.display(), labels_path.display())]
     CountsDiffer {
         /// The file of images.
         images_path: PathBuf,
-        /// The images in it.
+        /// The number of images in it.
         images: usize,
         /// The file of labels.
         labels_path: PathBuf,
-        /// The labels in it.
+        /// The number of labels in it.
         labels: usize,
     },
-    /// A label is none of the ten classes.
+    /// A label is not one of the ten classes.
     #[error("label {index} in {} is {label}, expected 0 to {}", path.display(), CLASSES - 1)]
     LabelOutOfRange {
         /// The file.
         path: PathBuf,
-        /// Which label, counted from 0.
+        /// The index of the label, counted from 0.
         index: usize,
-        /// What it is.
+        /// The label.
         label: u8,
     },
-    /// There is too little to split into parts.
+    /// There are too few images to split.
     #[error("{} has {images} images, expected at least {least}", path.display())]
     TooFew {
         /// The file.
         path: PathBuf,
-        /// The images in it.
+        /// The number of images in it.
         images: usize,
-        /// The fewest that will do.
+        /// The minimum number of images.
         least: usize,
     },
 }
 
 /// Loads the data set in `directory`, decompressing on the current rayon pool.
 ///
-/// Of the training images the first twelfth is for validation: of MNIST's 60,000 the first 5,000,
-/// as TensorFlow's `read_data_sets` splits them. Other sets of the same form, such as
-/// Fashion-MNIST or smaller ones, are split alike.
+/// The first twelfth of the training images is used for validation: the first 5,000 of MNIST's 60,000, as in
+/// TensorFlow's `read_data_sets`. Other sets of the same form, such as Fashion-MNIST or smaller ones, are split in the
+/// same way.
 ///
 /// # Errors
-/// If a file is missing or unsound, or the files do not belong together.
+/// Fails if a file is missing or invalid, or if the files do not belong together.
 pub fn load(directory: &Path) -> Result<ImageSet, LoadError> {
     if !directory.exists() {
         let path = directory.to_path_buf();
@@ -157,7 +157,7 @@ impl Files {
     }
 }
 
-/// Finds a file under any of the names it goes by; a plain one is read faster than a compressed one.
+/// Finds a file under any of its names. A plain file is preferred, since it is faster to read than a compressed one.
 fn find(directory: &Path, part: &str, kind: &str) -> Result<PathBuf, LoadError> {
     let tried =
         [format!("{part}-{kind}"), format!("{part}.{kind}"), format!("{part}-{kind}.gz"), format!("{part}.{kind}.gz")];

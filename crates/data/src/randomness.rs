@@ -1,8 +1,8 @@
 //! Random numbers that are the same on every machine and with every version of every library.
 //!
-//! Cheap to draw from: integer steps, then products and sums. It must not use functions whose last bit differs between
-//! platforms, such as `sin` or `ln`, nor what may change between versions, such as the ranges and shuffles of `rand`.
-//! Built-in data follow from these numbers: another way to draw one would be other data.
+//! Cheap to draw: integer steps, then products and sums. This module must not use functions whose last bit differs
+//! between platforms, such as `sin` or `ln`, nor anything that may change between versions, such as the ranges and
+//! shuffles of `rand`. Built-in data is derived from these numbers: drawing one differently would change the data.
 
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{Rng, SeedableRng};
@@ -12,15 +12,15 @@ use windlass_core::splitmix::mix;
 /// Which of the three independent streams of samples to draw from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Split {
-    /// What is trained on.
+    /// The training samples.
     Train,
-    /// What scores during training are of.
+    /// The samples for scores during training.
     Validation,
-    /// What the final scores are of.
+    /// The samples for final scores.
     Test,
 }
 
-/// A stream of random numbers that follows from what it was made from alone.
+/// A stream of random numbers, determined by its seed or key alone.
 #[derive(Debug, Clone)]
 pub struct Randomness(Xoshiro256PlusPlus);
 
@@ -37,8 +37,8 @@ impl Randomness {
         Self(Xoshiro256PlusPlus::seed_from_u64(key))
     }
 
-    /// The stream of a key of any length; keys that differ anywhere have streams that have nothing in common. Slower to
-    /// make than that of a sample.
+    /// The stream of a key of any length. Keys that differ anywhere have unrelated streams. Slower to create than that
+    /// of a sample.
     pub fn of_key(key: impl IntoIterator<Item = u64>) -> Self {
         let mut digest = Sha256::new();
         key.into_iter().for_each(|part| digest.update(part.to_le_bytes()));
@@ -50,29 +50,29 @@ impl Randomness {
         self.0.next_u64()
     }
 
-    /// A whole number below `limit`, all as likely (up to one part in 2³²/`limit`).
+    /// A whole number below `limit`, uniformly distributed (up to one part in 2³²/`limit`).
     pub fn below(&mut self, limit: usize) -> usize {
         (((self.bits() >> 32) * limit as u64) >> 32) as usize
     }
 
-    /// As [`Randomness::below`], of limits up to any size (up to one part in 2⁶⁴/`limit`).
+    /// As [`Randomness::below`], for limits of any size (up to one part in 2⁶⁴/`limit`).
     pub fn below_u64(&mut self, limit: u64) -> u64 {
         ((u128::from(self.bits()) * u128::from(limit)) >> 64) as u64
     }
 
-    /// A number between `low` and `high`, all as likely.
+    /// A number between `low` and `high`, uniformly distributed.
     pub fn between(&mut self, low: f32, high: f32) -> f32 {
         let unit = (self.bits() >> 40) as f32 / (1u64 << 24) as f32;
         low + unit * (high - low)
     }
 
-    /// Whether something that happens with this probability happens.
+    /// Returns true with this probability.
     pub fn chance(&mut self, probability: f32) -> bool {
         self.between(0.0, 1.0) < probability
     }
 
-    /// A number of mean 0 and the given deviation that is close to normally distributed and never
-    /// further out than 3.5 deviations: the sum of four uniform ones.
+    /// A number with mean 0 and the given standard deviation. It is approximately normally distributed and never
+    /// farther out than 3.5 standard deviations: the sum of four uniform numbers.
     pub fn normal(&mut self, deviation: f32) -> f32 {
         const MEAN: f32 = 2.0 * 65_535.0;
         /// √(4 · 65536² / 12)

@@ -1,8 +1,8 @@
-//! Parallel text for translation, from sentences to batches of numbers, and the scores of translations.
+//! Parallel text for translation, from sentences to batches of numbers, and scores of translations.
 //!
-//! A corpus is built in ([`numbers`]) or read from files ([`parallel`]). Its sentences are split into
-//! words ([`tokenise`]), numbered by a [`vocabulary`], and put into batches of like length
-//! ([`buckets`]). The two sides of a pair are always called `from` and `to`.
+//! A corpus is built in ([`numbers`]) or read from files ([`parallel`]). Its sentences are split into words
+//! ([`tokenise`]), numbered by a [`vocabulary`], and grouped into batches of similar length ([`buckets`]). The two
+//! sides of a pair are always called `from` and `to`.
 
 pub mod batch;
 pub mod bleu;

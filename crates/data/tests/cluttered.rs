@@ -1,4 +1,4 @@
-//! Cluttered digits: that the digit is whole, that the clutter is there, and that a seed gives the same images.
+//! Cluttered digits: the digit is complete, the clutter is there, and a seed determines the images.
 
 use windlass_data::digits::{self, Sizes};
 use windlass_data::{ImageSet, Images, cluttered};
@@ -9,7 +9,7 @@ fn few(seed: u64) -> ImageSet {
     cluttered::set(&digits::set(seed, FEW), seed, FEW)
 }
 
-/// Where the digit may lie: all of its ink is there, and what hides some of it is darker.
+/// The possible positions of the digit, where all of its ink is present or covered by stronger ink.
 fn places_of(digit: &[u8], canvas: &[u8]) -> Vec<(usize, usize)> {
     let room = cluttered::SIDE - digits::SIDE + 1;
     let lies_at = |top: usize, left: usize| {
@@ -43,7 +43,7 @@ fn every_canvas_has_its_digit_whole_and_clutter_beside_it() {
         for index in 0..canvases.len() {
             assert!(!places_of(digits.image(index), canvases.image(index)).is_empty(), "image {index}");
             let added = ink(canvases.image(index)) - ink(digits.image(index));
-            // Five pieces of 25 pixels are the most there can be; most of them lie beside the digit.
+            // Five pieces of 25 pixels are the maximum; most lie beside the digit.
             assert!(added <= 5 * 25 * 255, "image {index}: {added}");
             more += usize::from(added >= 2 * 4 * 255);
         }

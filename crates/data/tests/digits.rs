@@ -1,4 +1,4 @@
-//! What the built-in digits promise: the same images for the same seed, and the right difficulty.
+//! Guarantees of the built-in digits: the same images for the same seed, and the right difficulty.
 
 #[path = "support/classifier.rs"]
 mod classifier;
@@ -43,7 +43,7 @@ fn parts_made_late_are_those_made_at_once() {
     assert!(*set.test() == digits::test(3, 400));
 }
 
-/// A failure here means that every result published for a seed has to be measured again.
+/// If this fails, every result published for a seed must be measured again.
 #[test]
 fn the_images_of_a_seed_never_change() {
     let images = digits::training(1, 100);

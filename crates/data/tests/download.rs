@@ -1,4 +1,4 @@
-//! Downloads against a server on this machine: whole, broken off, refused, wrong.
+//! Downloads from a server on this machine: complete, interrupted, refused and wrong.
 
 #[path = "support/web_server.rs"]
 mod web_server;
@@ -16,7 +16,7 @@ use windlass_data::download::{
 
 const NAME: &str = "digits.gz";
 
-/// Larger than any buffer on the way, and nowhere alike.
+/// Larger than any buffer on the way, and without repetition.
 fn content() -> Vec<u8> {
     (0..300_000u32).map(|index| (index.wrapping_mul(2_654_435_761) >> 24) as u8).collect()
 }
@@ -55,7 +55,7 @@ impl Target {
         self.path().join(format!("{NAME}.part"))
     }
 
-    /// Downloads the one file from these mirrors.
+    /// Downloads the single file from these mirrors.
     fn download(&self, mirrors: &[&WebServer]) -> Result<DownloadCounts, DownloadError> {
         let mirrors = mirrors.iter().map(|server| server.base_url()).collect();
         let source = Source { files: vec![remote(NAME, &content())], mirrors };

@@ -1,4 +1,4 @@
-//! What the idx reader accepts, and what it says about everything else.
+//! What the idx reader accepts, and how it rejects everything else.
 
 #[path = "support/files.rs"]
 mod files;

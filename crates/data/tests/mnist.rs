@@ -1,4 +1,4 @@
-//! Loading a directory of four idx files, as it should be and as it should not.
+//! Loading a directory of four idx files, valid and invalid.
 
 #[path = "support/files.rs"]
 mod files;
@@ -12,7 +12,7 @@ use idx_file::idx_bytes;
 use tempfile::TempDir;
 use windlass_data::mnist::{self, LoadError};
 
-/// `count` images whose pixels are all the image's number.
+/// `count` images in which every pixel is the image's index.
 fn images(count: usize) -> Vec<u8> {
     let pixels: Vec<u8> = (0..count).flat_map(|image| [image as u8; 28 * 28]).collect();
     idx_bytes(&[count as u32, 28, 28], &pixels)

@@ -1,4 +1,4 @@
-//! BLEU against sacreBLEU itself, if it is there: `WINDLASS_PYTHON` names a Python that has it
+//! BLEU compared with sacreBLEU, if that is installed: `WINDLASS_PYTHON` names a Python that has it
 //! (`pip install sacrebleu`).
 
 use std::fmt::Write;
@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use windlass_data::text::Bleu;
 
-/// Scores corpora of lines `candidate<TAB>reference`, which end with a line `score`.
+/// Scores corpora of lines `candidate<TAB>reference`, each ended by a line `score`.
 const SACREBLEU: &str = "
 import sys
 from sacrebleu.metrics import BLEU
@@ -33,7 +33,7 @@ fn sentence(state: &mut u64, words: usize, vocabulary: u64) -> Vec<u64> {
     (0..words).map(|_| below(vocabulary)).collect()
 }
 
-/// Corpora from nothing in common to nearly the same, from a sentence to a hundred, some with empty lines.
+/// Corpora with candidates from unrelated to nearly identical, of one to a hundred sentences, some with empty lines.
 fn corpora() -> Vec<Vec<(Vec<u64>, Vec<u64>)>> {
     let mut state = 1;
     let mut corpora = Vec::new();
@@ -78,7 +78,7 @@ fn scores_are_those_of_sacrebleu() {
         .stdout(Stdio::piped())
         .spawn()
         .expect("WINDLASS_PYTHON names a program");
-    // Its input is closed when it is dropped here; its answers are few enough to wait in the pipe.
+    // Dropping its stdin closes it; its output is small enough to wait in the pipe.
     python.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
     let output = python.wait_with_output().unwrap();
     assert!(output.status.success(), "sacrebleu failed; is it installed?");

@@ -12,18 +12,18 @@ fn pairs(lengths: &[(usize, usize)]) -> Pairs {
     Pairs::new(side(|lengths| lengths.0), side(|lengths| lengths.1))
 }
 
-/// `counts[b]` pairs that just fit bucket `b`.
+/// `counts[b]` pairs that just fit into bucket `b`.
 fn corpus(counts: [usize; 4]) -> BucketedPairs {
     let lengths = BUCKETS.iter().zip(counts).flat_map(|(bucket, count)| vec![(bucket.from - 1, bucket.to - 2); count]);
     BucketedPairs::new(pairs(&lengths.collect::<Vec<_>>()), &BUCKETS)
 }
 
-/// The pairs in a batch's rows, told by their first word.
+/// The pairs in a batch's rows, identified by their first word.
 fn rows(batch: &windlass_data::text::Batch) -> Vec<u32> {
     batch.targets[..batch.rows].to_vec()
 }
 
-/// A stream of sample numbers, each as likely, without repeats in a batch: as an epoch's order is.
+/// A random permutation of the sample numbers, like the order of an epoch.
 fn shuffled(samples: usize, seed: u64) -> Vec<usize> {
     let mut order: Vec<usize> = (0..samples).collect();
     let mut state = seed;
@@ -90,7 +90,7 @@ fn buckets_are_met_in_proportion_to_their_size() {
             batches += 1.0;
         }
     }
-    // Chi-square with three degrees of freedom: above 16.3 once in a thousand, and the seeds are fixed.
+    // Chi-square with three degrees of freedom exceeds 16.3 once in a thousand, and the seeds are fixed.
     let expected = [0.1, 0.5, 0.35, 0.05].map(|share| share * batches);
     let chi_square: f64 = met.iter().zip(expected).map(|(met, expected)| (met - expected).powi(2) / expected).sum();
     assert!(chi_square < 16.3, "{met:?} of {batches}: {chi_square}");
@@ -106,8 +106,8 @@ fn every_pair_is_reached_and_as_often_as_any_other() {
             rows(&bucketed.batch(samples)).into_iter().for_each(|pair| reached[pair as usize] += 1.0);
         }
     }
-    // Once an epoch on average; in the smallest bucket a whole batch of its 10 pairs comes at once,
-    // so that its pairs spread by about √(epochs × 8).
+    // Once per epoch on average. In the smallest bucket, a batch uses most of its 10 pairs at once, so that the counts
+    // deviate by about √(epochs × 8).
     let spread = (epochs as f64 * 8.0).sqrt();
     for (pair, &times) in reached.iter().enumerate() {
         assert!((times - epochs as f64).abs() < 4.0 * spread, "pair {pair} was reached {times} times");

@@ -1,4 +1,4 @@
-//! Parallel text from files and its cache: what is read, what is refused, and what survives.
+//! Parallel text from files and its cache: what is read, what is rejected, and what survives.
 
 #[path = "support/files.rs"]
 mod files;
@@ -42,7 +42,7 @@ impl Text {
         parallel::load(&self.files, SIZES, None, &mut |_| panic!("there is no cache")).unwrap()
     }
 
-    /// Loads through the cache; events as text, in which the directory is `DIR` and a hash is `KEY`.
+    /// Loads through the cache. Events are returned as text, with `DIR` for the directory and `KEY` for a hash.
     fn load_cached(&self, sizes: VocabularySizes) -> (Corpus, Vec<String>) {
         let mut events = Vec::new();
         let corpus = parallel::load(&self.files, sizes, Some(&self.cache()), &mut |event| {
@@ -220,7 +220,7 @@ fn the_second_time_the_corpus_comes_from_the_cache() {
 fn a_changed_source_or_size_is_built_again() {
     let text = Text::new();
     text.load_cached(SIZES);
-    // As long as before, and as old for all that a clock can tell.
+    // The same length as before, and the same age as far as a clock can tell.
     fs::write(&text.files.train.to, FRENCH.replace("chats", "chien")).unwrap();
     let (corpus, events) = text.load_cached(SIZES);
     assert_eq!((corpus, events), (text.load(), vec![WRITTEN.to_owned()]));

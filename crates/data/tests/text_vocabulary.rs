@@ -1,4 +1,4 @@
-//! Which words get which number, and what is read back from a file.
+//! Which words get which numbers, and what is read back from a file.
 
 use proptest::prelude::*;
 use tempfile::TempDir;
@@ -14,7 +14,7 @@ fn vocabulary(text: &str, size: usize) -> Vocabulary {
     Vocabulary::by_frequency(&tally, size)
 }
 
-/// What is wrong with a file of this content.
+/// The error for a file of this content.
 fn malformed(content: &[u8]) -> Malformed {
     let directory = TempDir::new().unwrap();
     let path = directory.path().join("words");

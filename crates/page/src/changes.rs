@@ -1,8 +1,8 @@
-//! What changed between two views, as JSON that the script applies.
+//! The difference between two views, as JSON that the script applies.
 //!
-//! A change to an object is an object of the changes to its fields. A change to an array is `{"$drop": n, "$push": […]}`
-//! if it lost some at the front and got some at the end, `{"$at": {"3": …}}` if it has as many as before, and otherwise,
-//! as for everything else, `{"$set": …}`.
+//! The change of an object is an object with the changes of its fields. The change of an array is
+//! `{"$drop": n, "$push": […]}` if items were removed at the front and appended at the end, `{"$at": {"3": …}}` if its
+//! length is the same, and otherwise, as for everything else, `{"$set": …}`.
 
 use serde_json::{Map, Value, json};
 
@@ -15,7 +15,7 @@ pub(crate) fn between(old: &Value, new: &Value) -> Option<Value> {
             Some(Value::Object(new.iter().filter_map(change).collect()))
         }
         (Value::Array(old), Value::Array(new)) => Some(between_arrays(old, new)),
-        // A scalar stands for itself; an object or array would be taken for a change.
+        // A scalar is its own change; an object or array would be mistaken for a change.
         (_, Value::Object(_) | Value::Array(_)) => Some(json!({ "$set": new })),
         _ => Some(new.clone()),
     }
@@ -33,7 +33,7 @@ fn between_arrays(old: &[Value], new: &[Value]) -> Value {
     json!({ "$set": new })
 }
 
-/// How many were lost at the front, if something is left and the rest is what the new ones begin with.
+/// How many items were removed at the front, provided that some remain and the new array begins with them.
 fn shifted_by(old: &[Value], new: &[Value]) -> Option<usize> {
     (0..old.len()).find(|dropped: &usize| new.starts_with(&old[*dropped..]))
 }
@@ -44,7 +44,7 @@ mod tests {
 
     use super::*;
 
-    /// What the script does.
+    /// Does what the script does.
     fn apply(old: &Value, change: &Value) -> Value {
         let Value::Object(fields) = change else { return change.clone() };
         if let Some(set) = fields.get("$set") {

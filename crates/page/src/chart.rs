@@ -1,7 +1,7 @@
-//! Where the points of a curve lie in a chart, and which numbers its axes show.
+//! The positions of a curve's points in a chart, and the numbers on its axes.
 //!
-//! Everything is in percent of the plot, so that one drawing fits every width. The script does the same linear mapping
-//! between two statuses; scales and axes are chosen here alone.
+//! Positions are in percent of the plot, so that one drawing fits every width. The script repeats the linear mapping
+//! between two statuses, but scales and axes are chosen only here.
 
 use std::fmt::Write;
 
@@ -10,9 +10,9 @@ use serde::Serialize;
 use crate::curve::Curve;
 use crate::figures::{count, value};
 
-/// A curve that spans more than this factor is drawn on a logarithmic scale.
+/// A curve whose values span more than this factor is drawn on a logarithmic scale.
 const LOGARITHMIC: f64 = 30.0;
-/// About as many are marked on an axis.
+/// The approximate number of ticks on an axis.
 const TICKS: f64 = 5.0;
 
 /// A curve with its axes, ready to be drawn.
@@ -31,7 +31,7 @@ pub(crate) struct Chart {
     pub fraction: bool,
 }
 
-/// What the edges of a plot stand for.
+/// The values at the edges of a plot.
 #[derive(Debug, Default, Clone, Copy, Serialize)]
 pub(crate) struct Scale {
     pub left: f64,
@@ -41,10 +41,10 @@ pub(crate) struct Scale {
     pub logarithmic: bool,
 }
 
-/// A labelled place on an axis.
+/// A labelled position on an axis.
 #[derive(Debug, Default, Clone, Serialize)]
 pub(crate) struct Tick {
-    /// In percent from the left or from the top, with its sign: an attribute of SVG.
+    /// The position in percent from the left or top, including the percent sign: an attribute of SVG.
     pub at: String,
     pub label: String,
 }
@@ -80,19 +80,19 @@ impl Chart {
         }
     }
 
-    /// The curve as the commands of an SVG path; a gap where a value is missing.
+    /// The curve as the commands of an SVG path, with gaps where values are missing.
     pub(crate) fn path(&self) -> String {
         path(self.points.iter().map(|(x, y)| (self.scale.across(*x as f64), y.map(|y| self.scale.down(y)))))
     }
 }
 
 impl Scale {
-    /// From the left, in percent.
+    /// The position from the left, in percent.
     pub(crate) fn across(&self, x: f64) -> f64 {
         if self.right > self.left { (x - self.left) / (self.right - self.left) * 100.0 } else { 50.0 }
     }
 
-    /// From the top, in percent.
+    /// The position from the top, in percent.
     pub(crate) fn down(&self, y: f64) -> f64 {
         let place = |y: f64| if self.logarithmic { y.max(f64::MIN_POSITIVE).ln() } else { y };
         let (bottom, top) = (place(self.bottom), place(self.top));
@@ -100,7 +100,7 @@ impl Scale {
     }
 }
 
-/// The scale that holds all points, and the values to mark on its vertical axis.
+/// The scale that holds all points, and the values of the ticks on its vertical axis.
 fn scale(points: &[(u64, Option<f64>)], finite: &[(u64, f64)]) -> (Scale, Vec<f64>) {
     let (left, right) = (points[0].0 as f64, points[points.len() - 1].0 as f64);
     let low = finite.iter().map(|(_, y)| *y).reduce(f64::min).unwrap_or(0.0);
@@ -109,7 +109,7 @@ fn scale(points: &[(u64, Option<f64>)], finite: &[(u64, f64)]) -> (Scale, Vec<f6
         let scale = Scale { left, right, bottom: low, top: high, logarithmic: true };
         return (scale, powers_of_ten(low, high));
     }
-    // A constant gets some room above and below.
+    // Leaves some room above and below a constant.
     let room = if high > low { 0.0 } else { (high.abs() * 0.1).max(1e-6) };
     let ticks = round_values(low - room, high + room, TICKS);
     let step = if ticks.len() > 1 { ticks[1] - ticks[0] } else { room.max(high - low) };
@@ -118,7 +118,8 @@ fn scale(points: &[(u64, Option<f64>)], finite: &[(u64, f64)]) -> (Scale, Vec<f6
     (Scale { left, right, bottom, top, logarithmic: false }, round_values(bottom, top, TICKS))
 }
 
-/// The powers of ten between two numbers, thinned out if there are many; with 2 and 5 times them if there are few.
+/// The powers of ten between two numbers: thinned out if there are many, with their multiples by 2 and 5 if there are
+/// few.
 fn powers_of_ten(low: f64, high: f64) -> Vec<f64> {
     let (first, last) = (low.log10().floor() as i32, high.log10().floor() as i32);
     let every = (f64::from(last - first) / TICKS).ceil().max(1.0) as usize;
@@ -128,7 +129,7 @@ fn powers_of_ten(low: f64, high: f64) -> Vec<f64> {
     marks.filter(|mark| (low..=high).contains(mark)).collect()
 }
 
-/// About `many` round numbers between two others.
+/// About `many` round numbers between `low` and `high`.
 fn round_values(low: f64, high: f64, many: f64) -> Vec<f64> {
     let rough = (high - low) / many;
     if !rough.is_finite() || rough <= 0.0 {
@@ -142,7 +143,7 @@ fn round_values(low: f64, high: f64, many: f64) -> Vec<f64> {
     (0..=(last - first).clamp(0.0, 20.0) as u32).map(|index| (first + f64::from(index)) * step).collect()
 }
 
-/// The latest of a row of numbers as a small path, on a scale from 0 to `top`.
+/// A small path of recent values, on a scale from 0 to `top`.
 pub(crate) fn spark_path(values: &[f32], top: f64) -> String {
     let last = values.len().saturating_sub(1).max(1) as f64;
     let down = |value: f32| if top > 0.0 { 100.0 - f64::from(value).clamp(0.0, top) / top * 100.0 } else { 100.0 };
@@ -165,7 +166,7 @@ fn percent(number: f64) -> String {
     format!("{}%", tenths(number))
 }
 
-/// As exact as a screen is.
+/// Rounds to tenths, which is precise enough for a screen.
 fn tenths(number: f64) -> f64 {
     // Adding zero turns -0 into 0.
     (number * 10.0).round() / 10.0 + 0.0
@@ -176,7 +177,7 @@ fn axis_label(number: f64, is_fraction: bool) -> String {
     if is_fraction { format!("{}%", axis_value(number * 100.0)) } else { axis_value(number) }
 }
 
-/// A number on an axis: no more digits than it needs.
+/// A number on an axis, without superfluous digits.
 fn axis_value(number: f64) -> String {
     let text = value(number);
     if text.contains('.') && !text.contains('e') {

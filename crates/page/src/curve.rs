@@ -1,26 +1,26 @@
-//! A curve of bounded length, whatever is recorded: neighbouring points are merged when it is full.
+//! A curve of bounded length: when it is full, neighbouring points are merged.
 
 use serde::{Deserialize, Serialize};
 
 use crate::figures;
 
-/// The most points that a curve has.
+/// The maximum number of points in a curve.
 const MOST_POINTS: usize = 400;
 
-/// Values by step. When it is full, pairs of neighbours become their mean and from then on each point stands for twice
-/// as many measurements, so that the curve always covers the whole run evenly.
+/// Values by step. When the curve is full, each pair of neighbours is replaced by its mean, and from then on a point
+/// stands for twice as many measurements. The curve thus always covers the whole run evenly.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Curve {
     /// What is measured, with its unit if it has one.
     pub name: String,
-    /// Whether it is a part of a whole, from 0 to 1, which is shown as a percentage.
+    /// Whether values are fractions of a whole, from 0 to 1, which are shown as percentages.
     pub is_fraction: bool,
-    /// Step and value, in the order of steps; a value may be missing where it was not finite.
+    /// Step and value, ordered by step. A value is missing where a measurement was not finite.
     points: Vec<(u64, Option<f64>)>,
     /// How many measurements one point stands for; 0 means 1.
     merged: u32,
-    /// The measurements of the point to come.
+    /// The measurements collected for the next point.
     open: Open,
 }
 
@@ -38,13 +38,13 @@ impl Curve {
         Self { name: name.into(), ..Self::default() }
     }
 
-    /// A value of it as people read it.
+    /// Formats a value of this curve for people.
     pub fn shown(&self, value: f64) -> String {
         if self.is_fraction { figures::fraction(value) } else { figures::value(value) }
     }
 
-    /// Adds a measurement. One at an earlier step than the last means that the run rolled back: what came after that
-    /// step is forgotten.
+    /// Adds a measurement. If its step is not after the last one, the run has rolled back, and all points from that
+    /// step on are dropped.
     pub fn push(&mut self, step: u64, value: f64) {
         if self.points.last().is_some_and(|(last, _)| *last >= step) {
             self.points.retain(|(earlier, _)| *earlier < step);

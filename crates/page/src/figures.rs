@@ -1,6 +1,6 @@
-//! Numbers as people read them: thousands apart, units that fit, never more digits than matter.
+//! Numbers formatted for people: grouped thousands, fitting units, and no more digits than matter.
 
-/// A whole number with its thousands apart: `12,345`.
+/// A whole number with grouped thousands: `12,345`.
 pub fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
@@ -13,7 +13,7 @@ pub fn count(number: u64) -> String {
     text
 }
 
-/// A rate: whole and with its thousands apart from 100 on, three digits below.
+/// A rate: from 100 on, a whole number with grouped thousands; below that, three digits.
 pub fn rate(number: f64) -> String {
     match number {
         n if !n.is_finite() || n < 0.0 => "–".into(),
@@ -24,7 +24,7 @@ pub fn rate(number: f64) -> String {
     }
 }
 
-/// A loss or score: four significant digits, in powers of ten if it is very small or large, with its thousands apart.
+/// A loss or score: four significant digits, scientific notation if very small or large, and grouped thousands.
 pub fn value(number: f64) -> String {
     if number.is_nan() {
         return "not a number".into();
@@ -61,7 +61,7 @@ pub fn duration(secs: f64) -> String {
     }
 }
 
-/// A duration in a sentence about the future, rounded to what can be promised: `2 s`, `3 min`, `2 h 5 min`.
+/// A duration for a prediction, rounded to a credible precision: `2 s`, `3 min`, `2 h 5 min`.
 pub fn about(secs: f64) -> String {
     match secs {
         s if !s.is_finite() || s < 0.0 => "–".into(),
@@ -86,17 +86,17 @@ pub fn byte_rate(number: f64) -> String {
     if number.is_finite() && number >= 0.0 { format!("{}/s", bytes(number.round() as u64)) } else { "–".into() }
 }
 
-/// A share of one as a percentage: `97%`.
+/// A share from 0 to 1 as a whole percentage: `97%`.
 pub fn percent(share: f64) -> String {
     if share.is_finite() { format!("{:.0}%", share.clamp(0.0, 1.0) * 100.0) } else { "–".into() }
 }
 
-/// A score that is a part of a whole: `97.51%`.
+/// A score from 0 to 1 as a percentage with two decimals: `97.51%`.
 pub fn fraction(share: f64) -> String {
     if share.is_finite() { format!("{:.2}%", share * 100.0).replace('-', "−") } else { value(share) }
 }
 
-/// Text from users on one line: control characters, which could move a terminal's cursor, become visible.
+/// Makes users' text safe to print on one line: replaces control characters, which could move a terminal's cursor.
 pub fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }

@@ -6,9 +6,9 @@ use windlass_core::hang::Wait;
 use crate::figures::{about, count, duration, plain, rate};
 use crate::status::{Phase, State, Status};
 
-/// A worker that has waited this long is worth a word although others get on.
+/// A worker's wait of this length is mentioned even though others make progress.
 const LONG_WAIT_SECS: f64 = 10.0;
-/// Of more tasks than this, only some are named.
+/// If there are more tasks than this, only the first few are named.
 const NAMED: usize = 4;
 
 /// The state of a run in one sentence without a full stop:
@@ -80,7 +80,7 @@ fn training(status: &Status) -> String {
     text
 }
 
-/// The longest wait of a worker, if it is worth a word: `worker 3 has waited 12 s for ps 1`.
+/// The longest wait of a worker, if it is worth mentioning: `worker 3 has waited 12 s for ps 1`.
 fn longest_wait(status: &Status) -> Option<String> {
     let waits = status.trainers().filter_map(|(task, worker)| Some((task, worker.wait.as_ref()?)));
     let (task, wait) = waits.max_by(|a, b| a.1.secs.total_cmp(&b.1.secs))?;
@@ -92,7 +92,7 @@ fn or(text: String, otherwise: &str) -> String {
     if text.is_empty() { otherwise.into() } else { text }
 }
 
-/// Names of tasks, the first few of many: `ps 1, worker 0 and 30 others`.
+/// The names of tasks, abbreviated if there are many: `ps 1, worker 0 and 30 others`.
 pub(crate) fn tasks(tasks: &[TaskId]) -> String {
     let (named, others) = tasks.split_at(if tasks.len() > NAMED { NAMED - 1 } else { tasks.len() });
     let mut names: Vec<String> = named.iter().map(TaskId::to_string).collect();

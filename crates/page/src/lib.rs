@@ -1,8 +1,8 @@
-//! The live page of a running cluster: the data it shows, and that data as a page, as JSON, as text, and as a screen.
+//! The live page of a running cluster: the data shown, and its rendering as a page, JSON, text, and a terminal screen.
 //!
-//! The coordinator puts a [`Status`] into a watch channel whenever it knows more, at most a few times a second, and
-//! serves [`router`]. `windlass status` reads `/status.json` and prints [`text`]; `windlass top` reads it again and again
-//! and draws a [`Screen`]. This crate knows nothing of the sockets between tasks, and measures nothing.
+//! The coordinator publishes a [`Status`] in a watch channel whenever it changes, at most a few times a second, and
+//! serves [`router`]. `windlass status` reads `/status.json` and prints [`text`]; `windlass top` polls it and draws a
+//! [`Screen`]. This crate knows nothing of the sockets between tasks, and measures nothing.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -14,8 +14,8 @@
 //! # drop(page);
 //! ```
 //!
-//! From a [`Status`], `view` makes everything that is shown, in words and numbers ready to be shown; `html` and the
-//! script put that into a page, and `changes` sends viewers what changed.
+//! `view` turns a [`Status`] into everything that is shown, worded and formatted; `html` and the script put that into a
+//! page, and `changes` sends viewers the differences.
 
 mod changes;
 mod chart;

@@ -1,24 +1,24 @@
-//! What was last known of a run, as its coordinator leaves it in the run directory: where its page is while it lives, and
-//! how it ended.
+//! The last known state of a run, as its coordinator writes it to the run directory: the address of its page while it
+//! is running, and then how it ended.
 
 use serde::{Deserialize, Serialize};
 
 use crate::status::Status;
 
-/// The file in the run directory.
+/// The name of the file in the run directory.
 pub const STATUS_FILE: &str = "status.json";
 
-/// The last status of a run. While the run lives it is written again and again.
+/// The last status of a run. It is rewritten regularly while the run lasts.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LastStatus {
     /// When it was written, in seconds since 1970.
     pub written: u64,
-    /// When the run began, in the same; `None` from earlier versions.
+    /// When the run began, in seconds since 1970; `None` if written by an earlier version.
     pub began: Option<u64>,
-    /// Where the live page is; empty for a run in one process, which has none.
+    /// The address of the live page; empty for a run in one process, which has none.
     pub address: String,
-    /// How the run ended, as its tasks' exit code; `None` as long as it has not.
+    /// The exit code of the run's tasks; `None` while the run lasts.
     pub exit_code: Option<u8>,
     /// The status at that time.
     pub status: Status,

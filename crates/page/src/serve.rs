@@ -1,7 +1,7 @@
 //! The page, its assets and its data over HTTP.
 //!
-//! Nothing served refers to another host, and the policy sent with it keeps browsers from loading or running anything
-//! else. How much a viewer is sent is bounded: see [`Pace`].
+//! Nothing that is served refers to another host, and the policy sent with it keeps browsers from loading or running
+//! anything else. The data sent to each viewer is bounded: see [`Pace`].
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -23,24 +23,24 @@ use crate::html;
 use crate::status::Status;
 use crate::view::View;
 
-/// Where the response that stays open is. Whoever closes connections that stay open for long must spare this one.
+/// The path of the response that stays open. Code that closes long-lived connections must spare this one.
 pub const EVENTS_PATH: &str = "/events";
 
-/// Scripts, styles and images only from here, none in the page itself, no frames and no forms.
+/// Scripts, styles and images only from this origin and none inline; no frames and no forms.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'";
-/// Viewers at once; to more than these the page is served, but does not update itself.
+/// The maximum number of live viewers. Beyond it, the page is still served but does not update itself.
 const MOST_VIEWERS: usize = 32;
-/// Between two events at the least.
+/// The minimum interval between two events.
 const EVENT_EVERY: Duration = Duration::from_secs(1);
-/// Between two events at the most, even if nothing has changed: a page that hears nothing for longer tells its viewer that
-/// it is not live.
+/// The maximum interval between two events, even if nothing has changed. A page that receives nothing for longer tells
+/// its viewer that it is not live.
 const SPEAK_EVERY: Duration = Duration::from_secs(5);
-/// What one viewer is sent per second at the most, on average. The limit is 20 KB; some is left for headers.
+/// The maximum average rate sent to one viewer. The limit is 20 KB; some is left for headers.
 const BYTES_PER_SECOND: f64 = 16_000.0;
 
-/// How long a viewer of a coordinator that has just begun waits for its first status: it may go on where another was, and
-/// look up how far that had come.
+/// How long a viewer waits for the first status of a coordinator that has just started: it may replace another and have
+/// to look up that one's progress first.
 const FIRST_LOOK: Duration = Duration::from_millis(2500);
 
 #[derive(Clone)]
@@ -56,7 +56,7 @@ impl Source {
     }
 }
 
-/// Waits for a moment until anything is known of the run.
+/// Waits briefly until something is known of the run.
 async fn await_first(status: &mut watch::Receiver<Arc<Status>>) {
     let nothing = Status::default();
     let _ = tokio::time::timeout(FIRST_LOOK, status.wait_for(|status| **status != nothing)).await;
@@ -105,7 +105,7 @@ async fn events(State(source): State<Source>) -> Response {
     }
 }
 
-/// The whole view first, then what changes, until nothing can change any more.
+/// Sends the whole view, then its changes, until nothing can change any more.
 fn stream(
     status: watch::Receiver<Arc<Status>>,
     seat: OwnedSemaphorePermit,
@@ -154,15 +154,15 @@ impl Viewer {
         }
     }
 
-    /// A change of nothing, which tells that the run still speaks.
+    /// An empty change, which shows that the run is still live.
     fn nothing_new(&mut self) -> String {
         self.pace.sent(0);
         "{}".to_owned()
     }
 }
 
-/// Spaces events so that a viewer gets at most one per [`EVENT_EVERY`], and [`BYTES_PER_SECOND`] on average. What
-/// happens meanwhile is part of the next event.
+/// Spaces events so that a viewer gets at most one per [`EVENT_EVERY`], and [`BYTES_PER_SECOND`] on average. Changes in
+/// between are merged into the next event.
 struct Pace {
     next_at: Instant,
     speak_at: Instant,

@@ -1,7 +1,7 @@
-//! The state of a run as the coordinator knows it. Data only: what is made of it is in the other modules.
+//! The state of a run as the coordinator knows it. Data only: other modules present it.
 //!
-//! All of it is JSON at `/status.json`. Every field has a default, so that an older `windlass status` reads what a newer
-//! run says. Durations are in seconds, and ages are as of the moment the status was made.
+//! All of it is served as JSON at `/status.json`. Every field has a default, so that an older `windlass status` can
+//! read the status of a newer run. Durations are in seconds, and ages are relative to the time of the status.
 
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -12,16 +12,16 @@ use windlass_core::straggler::Verdict;
 use crate::curve::Curve;
 use crate::timeline::Timeline;
 
-/// Without progress for longer than this, a run that should train is reported as hanging, unless its steps are longer.
+/// A run that should train but makes no progress for this long is reported as hanging, unless its steps take longer.
 const HANG_SECS: f64 = 10.0;
-/// After this share of the time in which a run is called stuck, it is no longer called fast.
+/// After this share of the time until a run counts as hanging, it is shown as stalled rather than with a speed.
 const STALL_SHARE: f64 = 0.3;
-/// A task speaks twice a second; one that has been silent for this long may be the one that others wait for.
+/// A task reports twice a second. One that has been silent for this long may be the one that others wait for.
 const QUIET_SECS: f64 = 2.0;
-/// The most measurements of a worker's recent speed.
+/// The maximum number of measurements of a worker's recent speed.
 const MOST_SPEEDS: usize = 60;
 
-/// Reads what JSON has for a number that is not finite, which would otherwise make the whole status unreadable.
+/// Reads a number that may be null in JSON because it was not finite; a null would make the whole status unreadable.
 fn number<'a, D: Deserializer<'a>>(deserializer: D) -> Result<f64, D::Error> {
     Ok(Option::deserialize(deserializer)?.unwrap_or(f64::NAN))
 }
@@ -32,21 +32,21 @@ fn number<'a, D: Deserializer<'a>>(deserializer: D) -> Result<f64, D::Error> {
 pub struct Status {
     /// The model's name.
     pub model: String,
-    /// How updates are made: `async`, `sync`, `ssp 4`.
+    /// The consistency mode: `async`, `sync`, `ssp 4`.
     pub mode: String,
     /// The optimizer's name.
     pub optimizer: String,
-    /// How tasks are laid out: `2 ps, 8 workers`.
+    /// The tasks of the run: `2 ps, 8 workers`.
     pub layout: String,
-    /// Where the run stands.
+    /// The phase of the run.
     pub phase: Phase,
-    /// The tasks that the phase waits for, and for how long already.
+    /// The tasks that the phase waits for, and how long it has waited.
     pub awaited: Option<Wait>,
     /// The global step.
     pub step: u64,
     /// The step at which the run ends, if steps limit it.
     pub target: Option<u64>,
-    /// The step that the run began at: 0, or that of the checkpoint it resumed from.
+    /// The step at which the run began: 0, or that of the checkpoint it resumed from.
     pub start: u64,
     /// Time since the run began.
     #[serde(deserialize_with = "number")]
@@ -54,22 +54,22 @@ pub struct Status {
     /// Time since the global step last changed.
     #[serde(deserialize_with = "number")]
     pub stalled_secs: f64,
-    /// Without progress for longer than this, it hangs. Zero is as good as ten seconds.
+    /// How long the run may go without progress before it counts as hanging. Values below ten seconds count as ten.
     #[serde(deserialize_with = "number")]
     pub hang_after_secs: f64,
-    /// Steps per second of late.
+    /// Recent steps per second.
     #[serde(deserialize_with = "number")]
     pub steps_per_second: f64,
-    /// Samples per second of late, of all workers.
+    /// Recent samples per second of all workers together.
     #[serde(deserialize_with = "number")]
     pub samples_per_second: f64,
-    /// Time until the run ends, if that can be told.
+    /// Estimated time until the run ends, if known.
     pub left_secs: Option<f64>,
     /// The training loss.
     pub loss: Curve,
-    /// The scores: a curve for each.
+    /// The scores, one curve each.
     pub scores: Vec<Curve>,
-    /// The client, if the workers are those that have joined one.
+    /// The client, if the workers have joined one.
     pub client: Option<Worker>,
     /// The workers, by index.
     pub workers: Vec<Worker>,
@@ -77,35 +77,35 @@ pub struct Status {
     pub servers: Vec<Server>,
     /// The machines that tasks run on.
     pub nodes: Vec<Node>,
-    /// The checkpoints that can be used, the newest first.
+    /// The usable checkpoints, newest first.
     pub checkpoints: Vec<Checkpoint>,
-    /// What happened.
+    /// The events so far.
     pub timeline: Timeline,
-    /// How often the run went back to a checkpoint.
+    /// How often the run rolled back to a checkpoint.
     pub rollbacks: u64,
-    /// Updates that were lost by that.
+    /// Updates lost to rollbacks.
     pub updates_lost: u64,
-    /// The time that made progress which was kept.
+    /// Time spent on progress that was kept.
     #[serde(deserialize_with = "number")]
     pub kept_secs: f64,
-    /// The updates made in that time.
+    /// Updates made in that time.
     pub kept_updates: u64,
-    /// The share of the elapsed time that made progress which was kept, from 0 to 1.
+    /// The share of the elapsed time spent on progress that was kept, from 0 to 1.
     pub goodput: Option<f64>,
-    /// Which worker slows the run down.
+    /// The verdict on which worker slows the run down.
     pub straggler: Verdict,
 }
 
-/// Where a run stands.
+/// The phase of a run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "name", rename_all = "snake_case")]
 pub enum Phase {
-    /// Tasks are awaited.
+    /// The run waits for tasks to join.
     #[default]
     Gathering,
     /// Servers allocate or restore their shards.
     Preparing,
-    /// The chief pushes the first values.
+    /// The chief pushes the initial values.
     Initialising,
     /// Workers train.
     Training,
@@ -117,40 +117,41 @@ pub enum Phase {
     Over,
     /// The run was told to stop.
     Stopped {
-        /// By whom, as a sentence without a full stop.
+        /// Who stopped it, as a sentence without a full stop.
         why: String,
     },
-    /// The run ended for another reason.
+    /// The run failed.
     Failed {
         /// Why, as a sentence without a full stop.
         why: String,
     },
-    /// The run ended without a last word. No coordinator says so; who reads what one has left does.
+    /// The run ended without a final status. Not set by a coordinator, but by readers of the record that it left.
     Died,
-    /// Whether the run goes on cannot be told from here: its processes were on another machine. Said by the same reader.
+    /// Whether the run is still active cannot be determined here, because its processes were on another machine. Set by
+    /// the same readers.
     Unknown,
 }
 
-/// How a task is doing.
+/// The state of a task.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// It has not joined.
+    /// The task has not joined yet.
     #[default]
     Missing,
-    /// It works.
+    /// The task is working.
     Alive,
-    /// It waits for other tasks.
+    /// The task waits for other tasks.
     Waiting,
-    /// It was declared dead.
+    /// The task was declared dead.
     Dead,
-    /// It has finished.
+    /// The task has finished.
     Done,
-    /// It was there when the run ended before its time.
+    /// The task was present when the run ended early.
     Ended,
 }
 
-/// Shares of a worker's time of late. They need not add up to 1: the rest is time in which it did nothing it knows of.
+/// Recent shares of a worker's time. They need not add up to 1; the rest is unaccounted for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TimeSplit {
@@ -168,15 +169,15 @@ pub struct TimeSplit {
     pub network: f64,
 }
 
-/// A worker, or the client of those that have joined it.
+/// A worker, or the client that workers have joined.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Worker {
-    /// Its number.
+    /// Its index.
     pub index: u32,
-    /// Where it listens, as users wrote it.
+    /// Where a joined worker listens, as users wrote it; empty for other workers.
     pub address: String,
-    /// How it is doing.
+    /// Its state.
     pub state: State,
     /// Whether it is the chief.
     pub chief: bool,
@@ -184,39 +185,39 @@ pub struct Worker {
     pub step: u64,
     /// Time since it was last heard from; `None` if it never was.
     pub silent_secs: Option<f64>,
-    /// Samples per second of late.
+    /// Recent samples per second.
     #[serde(deserialize_with = "number")]
     pub samples_per_second: f64,
-    /// Its latest speeds at equal intervals, the oldest first: see [`Worker::record_speed`].
+    /// Its recent speeds at equal intervals, oldest first: see [`Worker::record_speed`].
     pub recent_samples_per_second: Vec<f32>,
-    /// What its time went into of late.
+    /// The recent split of its time.
     pub split: TimeSplit,
-    /// How many updates old its gradients were of late, on average.
+    /// The recent mean staleness of its gradients, in updates.
     #[serde(deserialize_with = "number")]
     pub staleness: f64,
-    /// Updates of its that were dropped as stale.
+    /// How many of its updates were dropped as stale.
     pub dropped: u64,
-    /// Processors that it keeps busy, where that is known.
+    /// Processors that it keeps busy, if known.
     pub cpus: Option<f64>,
-    /// Memory that it holds, where that is known.
+    /// Memory that it uses, if known.
     pub memory_bytes: Option<u64>,
-    /// Whom it waits for, and for how long already.
+    /// The tasks that it waits for, and how long it has waited.
     pub wait: Option<Wait>,
     /// Where its steps are computed.
     pub sites: Vec<Site>,
-    /// The stages that it computes; none if it computes all of the model.
+    /// The stages that it computes; empty if it computes the whole model.
     pub stages: Vec<String>,
 }
 
-/// A place where replicas of a worker's network compute, such as a device; or the towers of a joined worker.
+/// Where replicas of a worker's network compute: a device, or the towers of a joined worker.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Site {
     /// Its name.
     pub name: String,
-    /// How many compute there.
+    /// How many replicas compute there.
     pub replicas: u32,
-    /// Whether it can be reached now.
+    /// Whether it is currently reachable.
     pub reachable: bool,
 }
 
@@ -226,7 +227,7 @@ impl Site {
 }
 
 impl Worker {
-    /// Notes its speed of late, and forgets the oldest one if there are too many.
+    /// Records its current speed, and drops the oldest measurement if there are too many.
     pub fn record_speed(&mut self, samples_per_second: f64) {
         self.samples_per_second = samples_per_second;
         self.recent_samples_per_second.push(if samples_per_second.is_finite() {
@@ -239,33 +240,33 @@ impl Worker {
     }
 }
 
-/// A parameter server, or a worker's shard where there are no ps tasks.
+/// A parameter server, or a worker's shard if there are no ps tasks.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Server {
-    /// Its number.
+    /// Its index.
     pub index: u32,
     /// Where it listens, as users wrote it.
     pub address: String,
-    /// How it is doing.
+    /// Its state.
     pub state: State,
     /// Time since it was last heard from; `None` if it never was.
     pub silent_secs: Option<f64>,
-    /// Bytes of the parameters it holds; 0 if it holds none and is idle.
+    /// Size of the parameters it holds; 0 if it holds none and is idle.
     pub shard_bytes: u64,
-    /// How many parameters those are.
+    /// How many parameters it holds.
     pub parameters: u64,
     /// Pushes it has applied.
     pub applied: u64,
-    /// Pushes it had already applied and did not apply again.
+    /// Pushes it received again after it had applied them, and ignored.
     pub repeated: u64,
     /// Pushes it dropped as stale.
     pub dropped: u64,
-    /// Processors that it keeps busy, where that is known.
+    /// Processors that it keeps busy, if known.
     pub cpus: Option<f64>,
-    /// Memory that it holds, where that is known.
+    /// Memory that it uses, if known.
     pub memory_bytes: Option<u64>,
-    /// Whom it waits for, and for how long already.
+    /// The tasks that it waits for, and how long it has waited.
     pub wait: Option<Wait>,
 }
 
@@ -277,14 +278,14 @@ pub struct Node {
     pub name: String,
     /// The tasks on it.
     pub tasks: Vec<TaskId>,
-    /// Use of its processors, from 0 to 1, over all cores.
+    /// Utilisation of its processors, from 0 to 1, over all cores.
     #[serde(deserialize_with = "number")]
     pub cpu: f64,
     /// How many cores it has.
     pub cores: u32,
     /// Memory in use.
     pub memory_used_bytes: u64,
-    /// Memory there is.
+    /// Total memory.
     pub memory_bytes: u64,
     /// Bytes received per second.
     #[serde(deserialize_with = "number")]
@@ -292,11 +293,11 @@ pub struct Node {
     /// Bytes sent per second.
     #[serde(deserialize_with = "number")]
     pub sent_per_second: f64,
-    /// Use of its GPUs, from 0 to 1 each, where that is known.
+    /// Utilisation of each of its GPUs, from 0 to 1, if known.
     pub gpus: Vec<f64>,
 }
 
-/// A checkpoint that can be used.
+/// A usable checkpoint.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Checkpoint {
@@ -309,7 +310,7 @@ pub struct Checkpoint {
     pub bytes: u64,
 }
 
-/// What every status says, of whatever version: without it something else has answered.
+/// The fields in a status of any version: an answer without them is not a status.
 #[derive(Deserialize)]
 struct Always {
     #[serde(rename = "phase")]
@@ -321,19 +322,19 @@ struct Always {
 }
 
 impl Status {
-    /// Reads what a coordinator of any version has answered.
+    /// Parses the answer of a coordinator of any version.
     ///
     /// # Errors
-    /// If it is not the status of a run.
+    /// Fails if the text is not the status of a run.
     pub fn from_json(text: &str) -> serde_json::Result<Self> {
         serde_json::from_str::<Always>(text)?;
         serde_json::from_str(text)
     }
 
-    /// The same once the run has ended like this: no task works any more, and nothing is left to be done.
+    /// The status after the run has ended with this phase: no task is working, and no time is left.
     #[must_use]
     pub fn ended(mut self, phase: Phase) -> Self {
-        // Before its time a task has rather left than finished.
+        // If the run ended early, a task that was done has left rather than finished.
         let is_over = phase == Phase::Over;
         let after = match phase {
             Phase::Over => State::Done,
@@ -355,19 +356,19 @@ impl Status {
         self
     }
 
-    /// The client if there is one, and all workers, with their names.
+    /// The client, if there is one, and all workers, with their names.
     pub fn trainers(&self) -> impl Iterator<Item = (TaskId, &Worker)> {
         let client = self.client.iter().map(|client| (TaskId::CLIENT, client));
         client.chain(self.workers.iter().map(|worker| (TaskId::worker(worker.index), worker)))
     }
 
-    /// Why nothing progresses; `None` if the run is not training, or is getting on.
+    /// Why nothing progresses; `None` if the run is not training, or is making progress.
     pub fn hang(&self) -> Option<HangReport> {
         let hangs = self.phase == Phase::Training && self.stalled_secs >= self.hang_after_secs.max(HANG_SECS);
         if hangs { hang::report(&self.task_states(), self.stalled_secs) } else { None }
     }
 
-    /// Whether it takes much longer than usual until the next step.
+    /// Whether the next step is taking much longer than usual.
     pub fn stalls(&self) -> bool {
         let after = STALL_SHARE * self.hang_after_secs.max(HANG_SECS);
         self.phase == Phase::Training && self.stalled_secs >= after
@@ -382,14 +383,14 @@ impl Status {
         report.roots.into_iter().find(|root| root.dependents > 0 && root.tasks.iter().all(is_silent))
     }
 
-    /// What every task that has not finished is doing.
+    /// The state of every task that has not finished.
     fn task_states(&self) -> Vec<TaskState> {
         let state = |task, step, state: State, silent: Option<f64>, wait: &Option<Wait>| TaskState {
             task,
             step,
             silent_secs: silent.unwrap_or(self.elapsed_secs),
             dead: state == State::Dead,
-            // What a silent client last waited for explains nothing: nobody else tells of its workers.
+            // What a silent client last waited for explains nothing: only the client reports on its workers.
             wait: wait.clone().filter(|_| task != TaskId::CLIENT || silent.is_none_or(|secs| secs < QUIET_SECS)),
         };
         let servers = self.servers.iter().map(|ps| (TaskId::ps(ps.index), None, ps.state, ps.silent_secs, &ps.wait));

@@ -1,4 +1,4 @@
-//! A status for a terminal.
+//! A status as text for a terminal.
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 
@@ -9,16 +9,16 @@ use crate::headline::headline;
 use crate::status::{Server, Site, Status, Worker};
 use crate::view::{ServerRow, View, WorkerRow, updates_lost};
 
-/// The narrowest screen that is written for.
+/// The minimum width that the text is laid out for.
 const NARROWEST: usize = 40;
-/// With more workers or servers than this, those in the same state are summed up, so that all fits on one screen.
+/// With more workers or servers than this, those in the same state are summarised, so that all fits on one screen.
 const ALL_TASKS: usize = 8;
-/// As many in the same state are told apart all the same.
+/// Up to this many tasks in the same state are still listed one by one.
 const FEW: usize = 2;
-/// The most checkpoints that are shown.
+/// The maximum number of checkpoints shown.
 const CHECKPOINTS: usize = 3;
 
-/// The state of a run as text for a screen of this many columns, with a line feed at the end.
+/// The state of a run as text for a screen of this many columns, ending with a newline.
 pub fn text(status: &Status, width: usize) -> String {
     let width = width.max(NARROWEST);
     let view = View::new(status);
@@ -38,7 +38,7 @@ pub fn text(status: &Status, width: usize) -> String {
     parts.join("\n\n") + "\n"
 }
 
-/// What is known of a run as a whole, but for its state.
+/// The facts about a run as a whole, apart from its state.
 pub(crate) fn facts(status: &Status) -> String {
     let mut facts: Vec<String> = [&status.model, &status.layout, &status.mode, &status.optimizer]
         .into_iter()
@@ -99,7 +99,7 @@ fn workers(status: &Status, rows: &[WorkerRow], width: usize) -> Option<String> 
     (!rows.is_empty()).then(|| trimmed(&table))
 }
 
-/// What workers compute on, where that is more than one device of their own.
+/// What workers compute on, if that is more than a device of their own.
 fn sites(status: &Status, rows: &[WorkerRow], width: usize) -> Option<String> {
     let is_plain = |worker: &Worker| {
         worker.stages.is_empty() && matches!(&worker.sites[..], [] | [Site { replicas: 1, reachable: true, .. }])
@@ -138,7 +138,7 @@ fn servers(status: &Status, rows: &[ServerRow], width: usize) -> Option<String> 
     (!rows.is_empty()).then(|| trimmed(&table))
 }
 
-/// Each task by itself if they are few; otherwise those that are in the same state together, unless few are.
+/// Groups tasks by state. If there are few tasks, or few in a state, each is a group of its own.
 fn groups<T: Copy>(tasks: &[T], state: impl Fn(&T) -> &'static str) -> Vec<Vec<T>> {
     let mut groups: Vec<Vec<T>> = Vec::new();
     for task in tasks {
@@ -178,7 +178,7 @@ fn right_align(table: &mut Table, columns: std::ops::Range<usize>) {
     }
 }
 
-/// Without the spaces that fill lines up.
+/// The table without trailing spaces.
 fn trimmed(table: &Table) -> String {
     table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
 }

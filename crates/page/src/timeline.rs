@@ -1,28 +1,28 @@
-//! What happened in a run, the latest of it: a bounded list.
+//! The latest events of a run: a bounded list.
 
 use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
-/// The most events that are kept.
+/// The maximum number of events kept.
 const MOST_EVENTS: usize = 100;
 
-/// The latest events of a run, the oldest first.
+/// The latest events of a run, oldest first.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Timeline {
     events: VecDeque<Event>,
-    /// How many older events were forgotten.
+    /// How many older events were dropped.
     forgotten: u64,
 }
 
-/// Something that happened.
+/// An event.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Event {
-    /// When, in seconds since the run began.
+    /// The time of the event, in seconds since the run began.
     pub at_secs: f64,
-    /// What kind of thing.
+    /// The kind of event.
     pub kind: EventKind,
-    /// In words: `worker 3 joined`.
+    /// The event in words: `worker 3 joined`.
     pub what: String,
 }
 
@@ -36,23 +36,23 @@ pub enum EventKind {
     Finished,
     /// A task was declared dead.
     DeclaredDead,
-    /// The run returned to a checkpoint.
+    /// The run rolled back to a checkpoint.
     RolledBack,
     /// A checkpoint was saved.
     Saved,
     /// The run entered another phase.
     Phase,
-    /// Something went wrong that the run survives, such as a checkpoint that failed.
+    /// Something went wrong that the run survives, such as a failed checkpoint.
     Warning,
 }
 
 impl Timeline {
-    /// A timeline of which so many events are forgotten already.
+    /// A timeline from which this many events have already been dropped.
     pub fn after(forgotten: u64) -> Self {
         Self { events: VecDeque::new(), forgotten }
     }
 
-    /// Adds an event, and forgets the oldest one if there are too many.
+    /// Adds an event, and drops the oldest one if there are too many.
     pub fn push(&mut self, event: Event) {
         self.events.push_back(event);
         while self.events.len() > MOST_EVENTS {
@@ -61,12 +61,12 @@ impl Timeline {
         }
     }
 
-    /// The events that are kept, the oldest first.
+    /// The events that are kept, oldest first.
     pub fn events(&self) -> impl DoubleEndedIterator<Item = &Event> {
         self.events.iter()
     }
 
-    /// How many older events were forgotten.
+    /// How many older events were dropped.
     pub fn forgotten(&self) -> u64 {
         self.forgotten
     }

@@ -1,4 +1,4 @@
-//! What is served and printed of runs of all sizes: its form, its size, and that nothing in it is taken for markup.
+//! What is served and printed for runs of all sizes: its form, its size, and that none of the data is taken for markup.
 
 mod statuses;
 
@@ -17,7 +17,7 @@ use windlass_page::{Curve, EVENTS_PATH, Event, EventKind, Phase, Site, State, St
 
 use statuses::{hanging, server, training, with_straggler_and_dead_worker};
 
-/// The most that a browser loads to show the page.
+/// The most that a browser may load to show the page.
 const LIMIT_BYTES: usize = 150_000;
 const ASSETS: [&str; 3] = ["/page.css", "/page.js", "/icon.svg"];
 
@@ -60,7 +60,7 @@ async fn nothing_served_names_another_host() {
     }
 }
 
-/// The first event that a viewer gets.
+/// The first event sent to a viewer.
 async fn whole_view(status: Status) -> String {
     let (_sender, receiver) = watch::channel(Arc::new(status));
     let request = Request::get(EVENTS_PATH).body(Body::empty()).unwrap();
@@ -161,7 +161,7 @@ async fn a_viewer_hears_something_even_if_nothing_changes() {
     let began = tokio::time::Instant::now();
     events.next().await.unwrap().unwrap();
     for heard in 1..=3 {
-        // The same again, as a run that stands still is looked at again.
+        // Sends the same status again, as happens while a run stands still.
         sender.send_modify(|_| {});
         assert_eq!(events.next().await.unwrap().unwrap(), "data: {}\n\n");
         assert!(began.elapsed() >= heard * Duration::from_secs(5), "{:?}", began.elapsed());

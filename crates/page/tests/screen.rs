@@ -1,4 +1,4 @@
-//! What `windlass top` draws, of runs of all sizes and on screens of all sizes.
+//! What `windlass top` draws for runs of all sizes, on screens of all sizes.
 
 mod statuses;
 

@@ -1,4 +1,4 @@
-//! Curves to look at: a run that is stopped at step 700 and resumes from step 500, as TensorBoard shows it.
+//! Example curves: a run that is stopped at step 700 and resumes from step 500, as TensorBoard shows it.
 //!
 //! `cargo run -p windlass-tensorboard --example curves [DIRECTORY]`, then `tensorboard --logdir DIRECTORY`
 
@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 
 use windlass_tensorboard::{BoardError, Description, HParam, RunBoard, tag};
 
-/// The score that is not a loss.
+/// The score besides the loss.
 const ACCURACY: &str = "score/accuracy";
 
 fn main() -> Result<(), BoardError> {
@@ -26,7 +26,7 @@ fn main() -> Result<(), BoardError> {
     Ok(())
 }
 
-/// Writes what a run might look like. The first one's `noise` is larger: nothing of it may be seen after step 500.
+/// Writes plausible curves. The first part has more `noise`, none of which may be visible after step 500.
 fn train(board: &mut RunBoard, steps: RangeInclusive<u64>, noise: f64) -> Result<(), BoardError> {
     for step in steps {
         let progress = step as f64;
@@ -54,7 +54,7 @@ fn train(board: &mut RunBoard, steps: RangeInclusive<u64>, noise: f64) -> Result
     board.flush()
 }
 
-/// About normally distributed numbers: each a sum of twelve fractions, of multiples of irrational roots.
+/// Approximately normally distributed numbers: each a sum of twelve fractional parts of multiples of irrational roots.
 fn bell(index: u32) -> f64 {
     let fraction = |factor: u32| (f64::from(index * 12 + factor) * (f64::from(factor) + 2.5).sqrt()).fract();
     (0..12).map(fraction).sum::<f64>() - 6.0

@@ -1,4 +1,4 @@
-//! What can go wrong when events are written.
+//! Errors of writing events.
 
 use std::io;
 use std::path::PathBuf;
@@ -9,28 +9,28 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum BoardError {
-    /// The directory for event files cannot be made or listed.
+    /// The directory for event files cannot be created or listed.
     #[error("cannot use directory {} for event files: {source}", path.display())]
     Directory {
         /// The directory.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The event file cannot be made.
+    /// The event file cannot be created.
     #[error("cannot create event file {}: {source}", path.display())]
     Create {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// Events could not be written. Those that were waiting are lost, the file stays whole, and later ones may succeed.
+    /// Events could not be written. The buffered events are lost, the file stays valid, and later writes may succeed.
     #[error("cannot write to event file {}: {source}", path.display())]
     Write {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// A picture is not a PNG file.
@@ -47,16 +47,16 @@ pub enum BoardError {
         /// The file.
         path: PathBuf,
     },
-    /// The name of a value is longer than TensorBoard can ask for.
+    /// The name of a value is too long for TensorBoard to request.
     #[error("cannot write tag {start:?}… of {length} bytes to {}, the longest is {limit}", path.display())]
     LongTag {
         /// The file.
         path: PathBuf,
-        /// How the tag begins.
+        /// The beginning of the tag.
         start: String,
         /// The tag's length in bytes.
         length: usize,
-        /// The most it may have.
+        /// The maximum length in bytes.
         limit: usize,
     },
 }

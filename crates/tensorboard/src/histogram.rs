@@ -1,13 +1,13 @@
-//! Values sorted into TensorBoard's default buckets.
+//! Values counted in TensorBoard's default buckets.
 //!
-//! The limits grow by a tenth from 1e-12 to 1e20 on both sides of zero, as TensorFlow has them. This is the
-//! `HistogramProto` form: TensorBoard turns it into its own when it reads, for the Histograms and Distributions tabs.
+//! As in TensorFlow, the limits grow by a tenth from 1e-12 to 1e20 on both sides of zero. This is the `HistogramProto`
+//! form, which TensorBoard converts to its own when it reads, for the Histograms and Distributions tabs.
 
 use std::sync::LazyLock;
 
 use crate::proto::HistogramProto;
 
-/// The upper limits of all buckets, ascending.
+/// The upper limits of all buckets, in ascending order.
 static LIMITS: LazyLock<Vec<f64>> = LazyLock::new(|| {
     let growing = std::iter::successors(Some(1e-12), |limit| Some(limit * 1.1)).take_while(|limit| *limit < 1e20);
     let positive: Vec<f64> = growing.chain([f64::MAX]).collect();
@@ -15,18 +15,19 @@ static LIMITS: LazyLock<Vec<f64>> = LazyLock::new(|| {
     negative.chain([0.0]).chain(positive.iter().copied()).collect()
 });
 
-/// The bucket of the lowest value among the floats that begin with the same 16 bits, by those bits.
+/// For every 16-bit prefix of a float, the bucket of the lowest value with that prefix.
 ///
-/// Such floats are at most 1/128 apart (or all nearer to zero than any limit), limits a tenth: the bucket of each is this
-/// one or the next. A look is six times as fast as a search, which counts for millions of parameters.
+/// Floats with the same prefix are at most 1/128 apart (or all closer to zero than any limit), limits a tenth: the
+/// bucket of each is this one or the next. A lookup is six times as fast as a search, which matters for millions of
+/// parameters.
 static FIRST_BUCKETS: LazyLock<Vec<u16>> = LazyLock::new(|| {
     let lowest = |top: u16| u32::from(top) << 16 | if top >> 15 == 1 { 0xffff } else { 0 };
     (0..=u16::MAX).map(|top| search(f32::from_bits(lowest(top)).into()) as u16).collect()
 });
 
-/// The histogram of the finite ones of `values`; none if there are none.
+/// The histogram of the finite values; `None` if there are none.
 ///
-/// A value that is not a number belongs to no bucket, and an infinite one would make every other vanish.
+/// NaN belongs to no bucket, and an infinite value would make all others invisible.
 pub(crate) fn of(values: &[f32]) -> Option<HistogramProto> {
     let (limits, first_buckets) = (LIMITS.as_slice(), FIRST_BUCKETS.as_slice());
     let mut counts = vec![0_u64; limits.len()];
@@ -44,10 +45,10 @@ pub(crate) fn of(values: &[f32]) -> Option<HistogramProto> {
     (histogram.num > 0.0).then(|| with_buckets(histogram, &counts))
 }
 
-/// Puts the buckets in, from the lowest value to the highest, a run of empty ones as one.
+/// Adds the buckets from the lowest value to the highest. A run of empty buckets is merged into one.
 ///
-/// No empty ones at the ends: TensorBoard's data server takes `min` and `max` for the outer edges of the first and the
-/// last bucket, whatever they hold, and an empty one would run backwards.
+/// There are no empty buckets at the ends: TensorBoard's data server takes `min` and `max` for the outer edges of the
+/// first and the last bucket, whatever they hold, so an empty one would run backwards.
 fn with_buckets(mut histogram: HistogramProto, counts: &[u64]) -> HistogramProto {
     let first = search(histogram.min);
     let last = search(histogram.max);

@@ -1,24 +1,24 @@
-//! Hyperparameters, for TensorBoard's HParams tab: what a session is started with, and that it has ended.
+//! Hyperparameters, for TensorBoard's HParams tab: the values that a session starts with, and its end.
 //!
-//! There is no `Experiment` among the messages. It would list hyperparameters, their domains and metrics for all sessions
-//! that TensorBoard shows together, and it takes the first it finds. Runs do not know each other, so that of one would hide
-//! what the others have. Without one, TensorBoard finds out from all sessions.
+//! No `Experiment` message is written. It would list hyperparameters, their domains and metrics for all sessions that
+//! TensorBoard shows together, and TensorBoard uses the first one it finds. Since runs do not know each other, one
+//! run's list would hide what the others have. Without one, TensorBoard collects the list from all sessions.
 
 use crate::proto::{HParamsData, HParamsInfo, STATUS_SUCCESS, SessionEnd, SessionStart, StructKind, StructValue};
 
 /// The value of a hyperparameter.
 #[derive(Debug, Clone, PartialEq)]
 pub enum HParam {
-    /// A number. One that is not finite is left out: TensorBoard cannot show it.
+    /// A number. One that is not finite is left out, because TensorBoard cannot show it.
     Number(f64),
-    /// A word.
+    /// A text.
     Text(String),
-    /// Something that is on or off.
+    /// A flag.
     Switch(bool),
 }
 
 impl HParam {
-    /// A value as it is written on a command line.
+    /// Parses a value as written on a command line.
     pub fn parse(text: &str) -> Self {
         match (text.parse(), text.parse()) {
             (Ok(switch), _) => Self::Switch(switch),
@@ -28,7 +28,7 @@ impl HParam {
     }
 }
 
-/// A session starts with these values, so many seconds after 1970.
+/// The start of a session with these values, at a time in seconds since 1970.
 pub(crate) fn start(hparams: &[(String, HParam)], seconds: f64) -> HParamsData {
     let value = |value: &HParam| match value {
         HParam::Number(number) if number.is_finite() => Some(StructKind::Number(*number)),
@@ -41,7 +41,7 @@ pub(crate) fn start(hparams: &[(String, HParam)], seconds: f64) -> HParamsData {
     HParamsData { info: Some(HParamsInfo::Start(start)) }
 }
 
-/// A session has ended well.
+/// The successful end of a session.
 pub(crate) fn end(seconds: f64) -> HParamsData {
     HParamsData { info: Some(HParamsInfo::End(SessionEnd { status: STATUS_SUCCESS, end_time: seconds })) }
 }

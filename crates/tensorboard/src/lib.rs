@@ -1,8 +1,8 @@
 //! Event files that TensorBoard reads: scalars, histograms, text, images and hyperparameters, by step and wall time.
 //!
-//! [`RunBoard`] is what a training run needs: its train and eval curves side by side, and a resumed run that continues
-//! them. [`EventWriter`] is one event file. This crate only writes files: it must not know the cluster or tensors, nor
-//! decide how often something is worth writing.
+//! [`RunBoard`] is what a training run needs: train and eval curves side by side, which a resumed run continues.
+//! [`EventWriter`] is one event file. This crate only writes files: it must not know the cluster or tensors, nor decide
+//! how often to write.
 
 mod error;
 mod histogram;

@@ -1,16 +1,16 @@
-//! The header of a PNG file: TensorBoard wants to know a picture's size beside the picture.
+//! The header of a PNG file, from which TensorBoard needs the size of a picture.
 
 use crate::proto::Image;
 
-/// What every PNG file begins with, up to the size: the signature, and the length and name of the first chunk.
+/// The first bytes of every PNG file, before the size: the signature, and the length and name of the first chunk.
 const START: &[u8; 16] = b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR";
 
-/// A PNG file as a summary has it; none if it is something else.
+/// A PNG file as stored in a summary; `None` if it is not a PNG file.
 pub(crate) fn image(png: &[u8]) -> Option<Image> {
     let header = png.strip_prefix(START)?;
     let number = |at: usize| Some(i32::from_be_bytes(header.get(at..at + 4)?.try_into().ok()?));
     let (width, height) = (number(0)?, number(4)?);
-    // The kinds of colour: grey, RGB, a palette of RGB, grey with transparency, RGB with transparency.
+    // The colour types: grey, RGB, palette, grey with alpha, RGB with alpha.
     let colorspace = match header.get(9)? {
         0 => 1,
         2 | 3 => 3,
@@ -25,7 +25,7 @@ pub(crate) fn image(png: &[u8]) -> Option<Image> {
 mod tests {
     use super::*;
 
-    /// Grey, 300 wide and 2 high, as far as its header goes.
+    /// The header of a grey picture, 300 wide and 2 high.
     const GREY: &[u8] = b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR\0\0\x01\x2c\0\0\0\x02\x08\0\0\0\0";
 
     #[test]

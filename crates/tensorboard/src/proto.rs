@@ -1,4 +1,4 @@
-//! The messages of an event file, as far as they are written here.
+//! The messages of an event file, limited to the fields that are written here.
 //!
 //! Field numbers are those of TensorFlow's `event.proto`, `summary.proto`, `tensor.proto` and `histogram.proto`, and of
 //! the HParams plugin's `plugin_data.proto` and Protobuf's `struct.proto`.
@@ -30,7 +30,7 @@ pub(crate) struct Event {
     pub what: Option<What>,
 }
 
-/// What an event tells.
+/// The contents of an event.
 #[derive(Clone, PartialEq, Oneof)]
 pub(crate) enum What {
     /// The first event of every file.
@@ -60,7 +60,7 @@ pub(crate) struct TaggedValue {
     pub value: Option<Value>,
 }
 
-/// The kinds of value.
+/// The kind of value.
 #[derive(Clone, PartialEq, Oneof)]
 pub(crate) enum Value {
     #[prost(float, tag = "2")]
@@ -73,21 +73,21 @@ pub(crate) enum Value {
     Tensor(TensorProto),
 }
 
-/// `Summary.Image`: a picture as a file has it.
+/// `Summary.Image`: an encoded picture.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Image {
     #[prost(int32, tag = "1")]
     pub height: i32,
     #[prost(int32, tag = "2")]
     pub width: i32,
-    /// How many channels.
+    /// The number of channels.
     #[prost(int32, tag = "3")]
     pub colorspace: i32,
     #[prost(bytes = "vec", tag = "4")]
     pub encoded: Vec<u8>,
 }
 
-/// Which of TensorBoard's tabs shows a tensor.
+/// Selects the TensorBoard tab that shows a tensor.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct SummaryMetadata {
     #[prost(message, optional, tag = "1")]
@@ -101,12 +101,13 @@ pub(crate) struct SummaryMetadata {
 pub(crate) struct PluginData {
     #[prost(string, tag = "1")]
     pub name: String,
-    /// What the plugin has to say of the series, in an encoding of its own.
+    /// The plugin's own data about the series, in its own encoding.
     #[prost(bytes = "vec", tag = "2")]
     pub content: Vec<u8>,
 }
 
-/// A tensor of strings, or one without values; an absent shape would mean a scalar too, but not every reader knows.
+/// A tensor of strings, or one without values. The shape is always written: without one, a tensor is a scalar, too, but
+/// not every reader knows that.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct TensorProto {
     #[prost(int32, tag = "1")]
@@ -150,21 +151,21 @@ pub(crate) struct HistogramProto {
     pub bucket: Vec<f64>,
 }
 
-/// A mark in the life of the program that writes.
+/// A mark in the life of the writing program.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct SessionLog {
     #[prost(int32, tag = "1")]
     pub status: i32,
 }
 
-/// `HParamsPluginData`: all that the HParams plugin reads. Version 0 is the only one there is.
+/// `HParamsPluginData`: everything that the HParams plugin reads. There is only version 0.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct HParamsData {
     #[prost(oneof = "HParamsInfo", tags = "3, 4")]
     pub info: Option<HParamsInfo>,
 }
 
-/// What it tells of a session.
+/// Its information about a session.
 #[derive(Clone, PartialEq, Oneof)]
 pub(crate) enum HParamsInfo {
     #[prost(message, tag = "3")]
@@ -198,7 +199,7 @@ pub(crate) struct StructValue {
     pub kind: Option<StructKind>,
 }
 
-/// The kinds that the plugin knows.
+/// The kinds that the plugin supports.
 #[derive(Clone, PartialEq, Oneof)]
 pub(crate) enum StructKind {
     #[prost(double, tag = "2")]

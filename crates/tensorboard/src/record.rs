@@ -13,12 +13,12 @@ pub(crate) fn append(buffer: &mut Vec<u8>, message: &impl Message) {
     buffer.extend(checksum.to_le_bytes());
 }
 
-/// CRC-32C, turned and shifted so that a record that holds other records' checksums still has a good one.
+/// CRC-32C, rotated and offset so that checksums stay strong for records that contain checksums.
 fn masked_checksum(bytes: &[u8]) -> u32 {
     crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
 }
 
-/// Takes a file apart again and panics where it is not whole: the tests' reader.
+/// Parses a file, and panics if it is not complete. Used by tests.
 #[cfg(test)]
 pub(crate) fn parse(mut bytes: &[u8]) -> Vec<crate::proto::Event> {
     fn take<'a>(bytes: &mut &'a [u8], count: usize) -> &'a [u8] {

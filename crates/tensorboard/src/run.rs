@@ -1,5 +1,5 @@
-//! What one training run shows: its curves, in directories that TensorBoard draws into one chart when their tags are the
-//! same, and what it is.
+//! What one training run shows: its description, and its curves, in directories. TensorBoard draws curves with the same
+//! tag into one chart.
 //!
 //! ```text
 //! train/     the curves of training, over all workers; the command line; histograms
@@ -7,7 +7,7 @@
 //! worker_0/  speed and times of each worker
 //! ```
 //!
-//! Hyperparameters are in `eval`, and not in the directory above, because the metrics of a session are the curves in its
+//! Hyperparameters are in `eval` rather than in its parent directory: the metrics of a session are the curves in its
 //! own directory and below, but TensorBoard finds nothing below the directory that it was started with.
 
 use std::fs;
@@ -18,18 +18,18 @@ use crate::hparams::HParam;
 use crate::tag;
 use crate::writer::{EventWriter, Moment, set_aside};
 
-/// What a run is.
+/// The description of a run.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Description {
-    /// What the user wrote to start it.
+    /// The command line that started it.
     pub command_line: String,
     /// Its hyperparameters, by name.
     pub hparams: Vec<(String, HParam)>,
-    /// How many workers it has, if that is known.
+    /// The number of workers, if known.
     pub workers: Option<u32>,
 }
 
-/// What a run shows in TensorBoard. How often is worth a point is for the caller to decide.
+/// The curves and other data that a run shows in TensorBoard. The caller decides how often a point is worth writing.
 #[derive(Debug)]
 pub struct RunBoard {
     train: EventWriter,
@@ -37,7 +37,7 @@ pub struct RunBoard {
 }
 
 impl RunBoard {
-    /// Starts the curves of a new run in `directory`. Those of a run that was there before are no longer shown.
+    /// Starts the curves of a new run in `directory`. Those of an earlier run there are no longer shown.
     pub fn create(directory: impl AsRef<Path>, description: &Description) -> Result<Self, BoardError> {
         let directory = directory.as_ref();
         set_aside_workers_from(description.workers, directory)?;
@@ -46,8 +46,8 @@ impl RunBoard {
         Self { train, eval }.described(description, [0, 0])
     }
 
-    /// Continues the curves in `directory`. `train` and `eval` are the first steps of either that are computed again: from
-    /// there on the old points give way to new ones.
+    /// Continues the curves in `directory`. `train` and `eval` are the first steps of either that are computed again:
+    /// from there on, new points replace the old ones.
     pub fn resume(
         directory: impl AsRef<Path>,
         description: &Description,
@@ -62,7 +62,7 @@ impl RunBoard {
         board.described(description, [train.saturating_sub(1), eval.saturating_sub(1)])
     }
 
-    /// Says what the run is, in both directories at these steps.
+    /// Writes the description of the run to both directories, at these steps.
     fn described(mut self, description: &Description, [train, eval]: [u64; 2]) -> Result<Self, BoardError> {
         self.train.text(Moment::now(train), tag::COMMAND_LINE, &preformatted(&description.command_line))?;
         self.eval.session_start(Moment::now(eval), &description.hparams)?;
@@ -80,29 +80,29 @@ impl RunBoard {
         self.eval.scalars(Moment::now(step), scalars)
     }
 
-    /// Writes a picture that shows how well the network does, as a PNG file.
+    /// Writes a picture that shows how well the network performs, as a PNG file.
     pub fn image(&mut self, step: u64, tag: &str, png: &[u8]) -> Result<(), BoardError> {
         self.eval.image(Moment::now(step), tag, png)
     }
 
-    /// Writes the histogram of the finite ones of `values`. Returns how many were not finite and so left out.
+    /// Writes the histogram of the finite values. Returns how many were not finite and hence left out.
     pub fn histogram(&mut self, step: u64, tag: &str, values: &[f32]) -> Result<usize, BoardError> {
         self.train.histogram(Moment::now(step), tag, values)
     }
 
-    /// Says that the run has ended well, after this step.
+    /// Writes that the run has ended successfully after this step.
     pub fn end(&mut self, step: u64) -> Result<(), BoardError> {
         self.eval.session_end(Moment::now(step))
     }
 
-    /// Hands everything to the system: for those who watch, and before a checkpoint is published, so that a run that
-    /// resumes from it has no gap.
+    /// Writes out all buffered events, for TensorBoard to show. Also called before a checkpoint is published, so that a
+    /// run that resumes from it has no gap.
     pub fn flush(&mut self) -> Result<(), BoardError> {
         self.train.flush().and(self.eval.flush())
     }
 }
 
-/// The curves of one worker, from this step on: from 0, those of a new run.
+/// The curves of one worker from this step on. Step 0 starts those of a new run.
 pub fn worker_curves(directory: &Path, worker: u32, step: u64) -> Result<EventWriter, BoardError> {
     let directory = directory.join(format!("{WORKER_PREFIX}{worker}"));
     if step == 0 { EventWriter::create(directory) } else { EventWriter::resume(directory, step) }
@@ -110,7 +110,7 @@ pub fn worker_curves(directory: &Path, worker: u32, step: u64) -> Result<EventWr
 
 const WORKER_PREFIX: &str = "worker_";
 
-/// No longer shows workers of an earlier run that a run with so many does not have.
+/// Hides the curves of workers of an earlier run that do not exist in a run of this many workers.
 fn set_aside_workers_from(first: Option<u32>, directory: &Path) -> Result<(), BoardError> {
     let Some(first) = first else { return Ok(()) };
     let unusable = |source| BoardError::Directory { path: directory.into(), source };
@@ -125,7 +125,7 @@ fn set_aside_workers_from(first: Option<u32>, directory: &Path) -> Result<(), Bo
     Ok(())
 }
 
-/// `text` as a block of code in Markdown. Indented, because a fence could be in the text.
+/// `text` as a code block in Markdown. Indented, because the text could contain a fence.
 fn preformatted(text: &str) -> String {
     text.lines().map(|line| format!("    {line}\n")).collect()
 }
@@ -135,7 +135,7 @@ mod tests {
     use super::*;
     use crate::proto::What;
 
-    /// The (step, tag) of everything shown in one sub-directory, in the order of the files.
+    /// The (step, tag) of everything shown from one subdirectory, in file order.
     fn shown(directory: &Path) -> Vec<(i64, String)> {
         let mut paths: Vec<_> = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
         paths.retain(|path| path.to_str().unwrap().contains("tfevents"));

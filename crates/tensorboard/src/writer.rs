@@ -1,8 +1,8 @@
-//! One event file: what is in it, in which order, and how it gets there.
+//! One event file: its contents, their order, and how it is written.
 //!
-//! Every file opens with a session start. TensorBoard then drops what earlier files of the directory say of that step
-//! and of later ones, so a resumed run replaces the points it computes again. It ignores the first session start of a
-//! directory, hence also a file that resumes nothing has one.
+//! Every file begins with a session start. TensorBoard then drops what earlier files of the directory say about that
+//! step and later ones, so that a resumed run replaces the points it computes again. It ignores the first session start
+//! in a directory, so even a file that resumes nothing has one.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -19,16 +19,16 @@ use crate::proto::{
 };
 use crate::{histogram, png, record};
 
-/// The longest tag that is written, in bytes. TensorBoard's pages put tags into addresses, which have limits.
+/// The maximum length of a tag in bytes. TensorBoard's pages put tags into URLs, whose length is limited.
 pub const LONGEST_TAG: usize = 1024;
 
-/// Events wait in memory up to this many bytes.
+/// Up to this many bytes of events are buffered in memory.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// How the name of every event file begins; TensorBoard looks for it.
+/// The prefix of every event file's name, which TensorBoard looks for.
 const PREFIX: &str = "events.out.tfevents.";
 
-/// How the name of one begins that belongs to an earlier run.
+/// The prefix for event files of an earlier run.
 const EARLIER_PREFIX: &str = "earlier-run.";
 
 /// When something was measured.
@@ -36,43 +36,43 @@ const EARLIER_PREFIX: &str = "earlier-run.";
 pub struct Moment {
     /// The step of the run.
     pub step: u64,
-    /// The time on the clock.
+    /// The wall-clock time.
     pub wall_time: SystemTime,
 }
 
 impl Moment {
-    /// `step`, at this moment.
+    /// `step`, at the current time.
     pub fn now(step: u64) -> Self {
         Self { step, wall_time: SystemTime::now() }
     }
 
-    /// Since 1970.
+    /// The time in seconds since 1970.
     fn seconds(&self) -> f64 {
         self.wall_time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
     }
 }
 
-/// Writes one event file. What is written waits in memory until [`flush`](Self::flush), a full buffer, or the drop.
+/// Writes one event file. Events are buffered until [`flush`](Self::flush), a full buffer, or the drop.
 #[derive(Debug)]
 pub struct EventWriter {
     path: PathBuf,
     file: File,
-    /// The length of the file; always whole records.
+    /// The length of the file, which always holds complete records.
     written: u64,
     buffer: Vec<u8>,
 }
 
 impl EventWriter {
-    /// Starts a new run in `directory`, which is made if needed. If there are event files of another run, they are
-    /// renamed, so that TensorBoard no longer finds them.
+    /// Starts a new run in `directory`, which is created if needed. Event files of another run there are renamed, so
+    /// that TensorBoard no longer finds them.
     pub fn create(directory: impl AsRef<Path>) -> Result<Self, BoardError> {
         set_aside(directory.as_ref())?;
         Self::resume(directory, 0)
     }
 
     /// Continues the run in `directory`. `step` is the first that is computed again: TensorBoard drops what the earlier
-    /// files say of it and of later steps. (With its fast loading, which does not look at session starts, it does so
-    /// curve by curve, from the step of the first new point on.)
+    /// files say about it and later steps. (Its fast loading ignores session starts, and drops old points curve by
+    /// curve, from the step of the first new point on.)
     pub fn resume(directory: impl AsRef<Path>, step: u64) -> Result<Self, BoardError> {
         let (path, file) = create_newest_file(directory.as_ref())?;
         let mut writer = Self { path, file, written: 0, buffer: Vec::with_capacity(BUFFER_BYTES) };
@@ -83,21 +83,21 @@ impl EventWriter {
         Ok(writer)
     }
 
-    /// The file.
+    /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Writes one point of several curves. Values are kept as 32-bit floats, also those that are not finite:
-    /// TensorBoard marks them as such.
+    /// Writes one point of several curves. Values are stored as 32-bit floats. Values that are not finite are stored,
+    /// too, and TensorBoard marks them.
     pub fn scalars(&mut self, at: Moment, scalars: &[(&str, f64)]) -> Result<(), BoardError> {
         let tagged = |(tag, value): &(&str, f64)| self.tagged(tag, Value::Simple(*value as f32));
         let values = scalars.iter().map(tagged).collect::<Result<Vec<_>, _>>()?;
         if values.is_empty() { Ok(()) } else { self.append(at, What::Summary(Summary { values })) }
     }
 
-    /// Writes the histogram of the finite ones of `values`, or nothing if there are none. Returns how many were not
-    /// finite and so left out.
+    /// Writes the histogram of the finite values, or nothing if there are none. Returns how many were not finite and
+    /// hence left out.
     pub fn histogram(&mut self, at: Moment, tag: &str, values: &[f32]) -> Result<usize, BoardError> {
         let Some(histogram) = histogram::of(values) else { return Ok(values.len()) };
         let left_out = values.len() - histogram.num as usize;
@@ -116,7 +116,7 @@ impl EventWriter {
         self.tensor(at, tag, text, proto::PluginData { name: "text".into(), content: Vec::new() })
     }
 
-    /// Writes a picture, which is a PNG file.
+    /// Writes a picture in PNG format.
     pub fn image(&mut self, at: Moment, tag: &str, png: &[u8]) -> Result<(), BoardError> {
         let Some(image) = png::image(png) else {
             return Err(BoardError::NotPng { path: self.path.clone(), tag: tag.into() });
@@ -125,18 +125,18 @@ impl EventWriter {
         self.append(at, What::Summary(Summary { values: vec![value] }))
     }
 
-    /// Tells the HParams tab that this directory is a session with these hyperparameters; its metrics are the curves of
-    /// the directory and of those below it. What a directory says first counts, whatever is written later.
+    /// Tells the HParams tab that this directory is a session with these hyperparameters. Its metrics are the curves of
+    /// the directory and of those below it. Only the first session start in a directory counts.
     pub fn session_start(&mut self, at: Moment, hparams: &[(String, HParam)]) -> Result<(), BoardError> {
         self.hparams(at, "_hparams_/session_start_info", hparams::start(hparams, at.seconds()))
     }
 
-    /// Tells the HParams tab that the session has ended well.
+    /// Tells the HParams tab that the session has ended successfully.
     pub fn session_end(&mut self, at: Moment) -> Result<(), BoardError> {
         self.hparams(at, "_hparams_/session_end_info", hparams::end(at.seconds()))
     }
 
-    /// Writes what the HParams plugin reads: it is all in the metadata, and the tensor has no values.
+    /// Writes data for the HParams plugin. It is all in the metadata; the tensor has no values.
     fn hparams(&mut self, at: Moment, tag: &str, data: HParamsData) -> Result<(), BoardError> {
         let dimensions = vec![proto::Dimension { size: 0 }];
         let shape = Some(proto::TensorShape { dimensions });
@@ -157,14 +157,15 @@ impl EventWriter {
         self.append(at, What::Summary(Summary { values: vec![value] }))
     }
 
-    /// Hands everything to the system, so that TensorBoard can read it and the end of this process does not lose it.
+    /// Passes all buffered events to the system, so that TensorBoard can read them and they survive the end of this
+    /// process.
     ///
     /// Call it before a checkpoint is published: a run that resumes from it then finds every earlier point.
     pub fn flush(&mut self) -> Result<(), BoardError> {
         let outcome = self.file.write_all(&self.buffer);
         match outcome {
             Ok(()) => self.written += self.buffer.len() as u64,
-            // Half a record would make TensorBoard give up on all that follows it, should there be room again.
+            // A partial record would make TensorBoard ignore everything after it, should there be room again.
             Err(_) => drop(self.file.set_len(self.written)),
         }
         self.buffer.clear();
@@ -192,16 +193,16 @@ impl EventWriter {
 }
 
 impl Drop for EventWriter {
-    /// Flushes. Who needs to know whether it succeeded calls [`flush`](EventWriter::flush).
+    /// Flushes and ignores errors. To learn of them, call [`flush`](EventWriter::flush) first.
     fn drop(&mut self) {
         let _ = self.flush();
     }
 }
 
-/// Makes the file that comes last in `directory`.
+/// Creates the file that sorts last in `directory`.
 ///
-/// TensorBoard reads files in the order of their names. The name begins with the second of its creation, which alone
-/// would not do for a run resumed within the same second, or on a host whose clock is behind.
+/// TensorBoard reads files in order of their names. The name contains the second of creation, which is advanced past
+/// that of existing files: the run may resume within the same second, or on a host whose clock is behind.
 fn create_newest_file(directory: &Path) -> Result<(PathBuf, File), BoardError> {
     static FILES: AtomicU64 = AtomicU64::new(0);
     let unusable = |source| BoardError::Directory { path: directory.into(), source };
@@ -217,17 +218,17 @@ fn create_newest_file(directory: &Path) -> Result<(PathBuf, File), BoardError> {
     let process = std::process::id();
     let number = FILES.fetch_add(1, Ordering::Relaxed);
     let path = directory.join(format!("{PREFIX}{seconds:010}.{host}.{process}.{number}"));
-    // Appending, so that a write after a failed one lands at the end of what is whole.
+    // Append mode, so that a write after a failed one lands right after the complete records.
     match OpenOptions::new().append(true).create_new(true).open(&path) {
         Ok(file) => Ok((path, file)),
         Err(source) => Err(BoardError::Create { path, source }),
     }
 }
 
-/// Renames the event files in a directory, if it is there, so that TensorBoard no longer finds them.
+/// Renames the event files in a directory, if it exists, so that TensorBoard no longer finds them.
 ///
-/// A session start would do for curves. But TensorBoard keeps the first metadata that a directory has for a tag, and they
-/// are all there is of hyperparameters.
+/// A session start would suffice for curves. But TensorBoard keeps the first metadata that a directory has for a tag,
+/// and hyperparameters consist only of metadata.
 pub(crate) fn set_aside(directory: &Path) -> Result<(), BoardError> {
     let unusable = |source| BoardError::Directory { path: directory.into(), source };
     let entries = match fs::read_dir(directory) {

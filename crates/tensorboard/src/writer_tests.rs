@@ -1,4 +1,4 @@
-//! Tests of `writer`: files are taken apart again, record by record.
+//! Tests of `writer`: files are parsed again, record by record.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ fn at(step: u64) -> Moment {
     Moment { step, wall_time: UNIX_EPOCH + Duration::from_millis(1_700_000_000_250 + step) }
 }
 
-/// The events of a file that is there, whole.
+/// The events of a complete file.
 fn events(path: &Path) -> Vec<Event> {
     record::parse(&fs::read(path).unwrap())
 }
@@ -196,7 +196,7 @@ fn a_directory_that_cannot_be_made_is_named() {
     assert!(error.starts_with(&format!("cannot use directory {} for event files: ", below.display())), "{error}");
 }
 
-/// A limit on the size of files stands for the full disk. It holds for a whole process, so the test runs itself again.
+/// A limit on file sizes simulates a full disk. It applies to the whole process, so the test runs itself as a child.
 #[test]
 #[cfg(target_os = "linux")]
 fn a_full_disk_costs_the_events_that_waited_but_not_the_file() {
@@ -205,7 +205,7 @@ fn a_full_disk_costs_the_events_that_waited_but_not_the_file() {
         return write_to_a_full_disk(Path::new(&directory));
     }
     let directory = tempfile::tempdir().unwrap();
-    // The signal that comes with the limit would end the process.
+    // The signal that comes with the limit would kill the process.
     let output = std::process::Command::new("sh")
         .args(["-c", "trap '' XFSZ; exec \"$0\" --exact \"$1\""])
         .arg(std::env::current_exe().unwrap())

@@ -1,4 +1,4 @@
-//! What the real TensorBoard reads from the files: all three of its readers must show the same.
+//! What the real TensorBoard reads from the files. All three of its readers must show the same.
 //!
 //! Skipped unless `WINDLASS_PYTHON` names an interpreter that has the `tensorboard` package.
 
@@ -10,10 +10,10 @@ use std::time::{Duration, UNIX_EPOCH};
 use serde_json::Value;
 use windlass_tensorboard::{Description, EventWriter, HParam, Moment, RunBoard, tag};
 
-/// TensorBoard's readers: of scripts, of the server, and of the server in its default setting.
+/// TensorBoard's readers: for scripts, of the server, and of the server with default settings.
 const READERS: [&str; 3] = ["accumulator", "multiplexer", "data_server"];
 
-/// What TensorBoard shows of a log directory: by reader, run, kind and tag. None if there is no TensorBoard.
+/// What TensorBoard shows of a log directory, by reader, run, kind and tag. `None` if TensorBoard is not available.
 fn read_back(directory: &Path) -> Option<Value> {
     let Some(python) = std::env::var_os("WINDLASS_PYTHON") else {
         eprintln!("skipped: WINDLASS_PYTHON does not name a Python interpreter with tensorboard");
@@ -141,7 +141,7 @@ fn images_come_back_with_their_size() {
     }
 }
 
-/// What the HParams tab shows of two runs that lie beside each other, each with its own hyperparameters.
+/// What the HParams tab shows of two runs side by side, each with its own hyperparameters.
 #[test]
 fn hyperparameters_come_back_with_the_last_scores_of_every_run() {
     let directory = tempfile::tempdir().unwrap();
@@ -232,7 +232,7 @@ fn a_resumed_run_drops_old_points_at_steps_that_the_new_one_does_not_write() {
     for reader in &READERS[..2] {
         assert_eq!(curve(&shown, reader, "eval", "loss"), [(10, 1.0), (70, 2.0), (80, 2.0)], "{reader}");
     }
-    // This one does not look at session starts: a curve's old points go when a new one comes that is not after them.
+    // This reader ignores session starts: it drops a curve's old points from the step of the first new one on.
     assert_eq!(curve(&shown, "data_server", "eval", "loss"), [(10, 1.0), (65, 1.0), (70, 2.0), (80, 2.0)]);
 }
 

@@ -1,8 +1,8 @@
-//! Where a server takes tensor streams, and how a worker gets there: by a Unix socket if it can, else by TCP.
+//! Where a server accepts tensor streams, and how a worker reaches it: through a Unix socket if possible, else by TCP.
 //!
-//! A server's Unix socket lives in Linux's abstract namespace under a name with a random part. A worker on the
-//! same host finds it; one elsewhere cannot, and uses TCP. Nothing has to be configured, and nothing is left in
-//! the file system.
+//! A server's Unix socket lives in Linux's abstract namespace, under a name with a random part. A worker on the same
+//! host finds it; a worker elsewhere does not, and uses TCP. Nothing needs to be configured, and nothing is left behind
+//! in the file system.
 
 use std::error::Error;
 use std::fmt::Display;
@@ -19,13 +19,13 @@ use crate::stream::Socket;
 
 /// How long one attempt to connect may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Connections that may wait to be accepted.
+/// How many connections may wait to be accepted.
 const BACKLOG: i32 = 1024;
 
 /// Why a task cannot listen.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
-    /// Another process has the port.
+    /// Another process uses the port.
     #[error("port {port} on {host} is in use")]
     InUse {
         /// The host.
@@ -36,15 +36,15 @@ pub enum BindError {
     /// Anything else.
     #[error("cannot listen on {address}: {source}")]
     Other {
-        /// What was tried.
+        /// The address.
         address: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
 
 impl BindError {
-    /// What the user can do.
+    /// A hint for the user.
     pub fn hint(&self) -> Option<String> {
         match self {
             BindError::InUse { host, port } => Some(format!(
@@ -58,14 +58,14 @@ impl BindError {
     }
 }
 
-/// Listens where a task's peers expect it. A loopback address is listened on as it is written; any other name
-/// may belong to a load balancer or a container's host, so every interface is listened on, by IPv6 and IPv4.
+/// Listens where a task's peers expect it. A loopback address is bound exactly as written. Any other name may belong to
+/// a load balancer or a container's host, so the task listens on every interface, with IPv6 and IPv4.
 pub fn listen(address: &Address) -> Result<TcpListener, BindError> {
     if address.is_loopback() {
         return listen_on(address.host(), address.port());
     }
     match listen_everywhere(address.port()) {
-        // A machine without IPv6.
+        // The machine has no IPv6.
         Err(error) if error.kind() != io::ErrorKind::AddrInUse => listen_on("0.0.0.0", address.port()),
         listener => listener.map_err(|source| cannot_bind(address.host(), address.port(), source)),
     }
@@ -77,12 +77,12 @@ pub fn listen_on(host: &str, port: u16) -> Result<TcpListener, BindError> {
     TcpListener::bind((host, port)).map_err(|source| cannot_bind(host, port, source))
 }
 
-/// On all addresses of this machine of either kind. What comes by IPv4 has a peer's address within IPv6.
+/// Listens on all IPv6 and IPv4 addresses of this machine. The address of an IPv4 peer is mapped into IPv6.
 fn listen_everywhere(port: u16) -> io::Result<TcpListener> {
     use socket2::{Domain, Socket, Type};
     let socket = Socket::new(Domain::IPV6, Type::STREAM, None)?;
     socket.set_only_v6(false)?;
-    // As the standard library does, so that a task can be started again at once.
+    // As the standard library does, so that a task can be restarted at once.
     socket.set_reuse_address(true)?;
     socket.bind(&SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)).into())?;
     socket.listen(BACKLOG)?;
@@ -96,15 +96,15 @@ fn cannot_bind(host: &str, port: u16, source: io::Error) -> BindError {
     }
 }
 
-/// A host and a port as users write them.
+/// A host and port as users write them.
 fn written(host: &str, port: u16) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
-/// Set for a server to keep it from opening a Unix socket, to measure or to debug TCP on one host.
+/// Set this for a server to keep it from opening a Unix socket, to measure or debug TCP on one host.
 pub const NO_LOCAL_VARIABLE: &str = "WINDLASS_NO_UNIX";
 
-/// Opens the Unix socket for workers on this host, and returns its name. `None` where there is no such thing.
+/// Opens the Unix socket for workers on this host, and returns its name. `None` where that is not supported.
 pub fn listen_locally(port: u16) -> Option<(UnixListener, String)> {
     if std::env::var_os(NO_LOCAL_VARIABLE).is_some() {
         return None;
@@ -115,7 +115,7 @@ pub fn listen_locally(port: u16) -> Option<(UnixListener, String)> {
     Some((UnixListener::bind_addr(&address).ok()?, name))
 }
 
-/// Connects to a server: by its Unix socket if that is on this host, else by TCP.
+/// Connects to a server: through its Unix socket if it is on this host, else by TCP.
 pub fn connect(endpoint: &Endpoint) -> io::Result<Socket> {
     if !endpoint.local_name.is_empty()
         && let Some(address) = abstract_address(&endpoint.local_name)
@@ -134,8 +134,8 @@ pub fn connect(endpoint: &Endpoint) -> io::Result<Socket> {
     Err(last)
 }
 
-/// Why a task at this address could not be reached, in words a user can act on. The host is looked up once more, since
-/// a connection that fails does not say whether it was found.
+/// Explains why a task at this address could not be reached, in words a user can act on. Resolves the host again, since
+/// the error of a failed connection does not say whether it was found.
 pub async fn explain(address: &str, error: impl Error + Send + 'static) -> String {
     if let Err(error) = tokio::net::lookup_host(address).await {
         return unresolved(address, &error).to_string();
@@ -152,7 +152,7 @@ pub async fn explain(address: &str, error: impl Error + Send + 'static) -> Strin
     }
 }
 
-/// The error of a host that has no address, or not yet.
+/// The error for a host that has no address, or not yet.
 fn unresolved(address: &str, error: &dyn Display) -> io::Error {
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
     let error = error.to_string();
@@ -161,13 +161,13 @@ fn unresolved(address: &str, error: &dyn Display) -> io::Error {
     io::Error::new(io::ErrorKind::NotFound, text)
 }
 
-/// The error of a connection, without the numbers of the system.
+/// Replaces a connection's error by plain words, without system error numbers.
 pub(crate) fn in_words(error: &io::Error) -> io::Error {
     let text = match error.kind() {
         io::ErrorKind::ConnectionRefused => "connection refused: nothing is listening there yet",
         io::ErrorKind::TimedOut => "no answer: is the host up, and the port open?",
         io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => "no route to the host",
-        // The system has taken the connection, and the process does nothing with it.
+        // The system accepted the connection, but the process does not serve it.
         io::ErrorKind::WouldBlock => "it does not answer: is it suspended, or is its machine overloaded?",
         io::ErrorKind::ConnectionReset | io::ErrorKind::ConnectionAborted | io::ErrorKind::UnexpectedEof => {
             "it closed the connection"

@@ -1,4 +1,4 @@
-//! What crosses the network between Windlass tasks.
+//! The network layer between Windlass tasks.
 //!
 //! Control goes by gRPC ([`control`]), tensors by framed streams ([`stream`], [`client`]), and both share a task's one
 //! port ([`port`]). This crate moves bytes and keeps deadlines; what a push means is decided in `windlass-core` and
@@ -14,7 +14,7 @@ pub mod port;
 pub mod retry;
 pub mod stream;
 
-/// The longest control message that is taken.
+/// The maximum size of a control message.
 pub const MESSAGE_BYTES: usize = 8 << 20;
 
 /// The version of everything this crate sends. Tasks of different versions refuse each other.

@@ -1,9 +1,9 @@
-//! The connections of a port whose peer has not shown yet that it belongs to the run.
+//! The connections of a port whose peers have not yet proved that they belong to the run.
 //!
-//! Anybody can connect. A connection stays in the lobby until a shard or the coordinator knows the task at its other
-//! end; it may stay for a while only, and when there are too many, one is closed for the next. A real task that is
-//! closed by mistake connects again, so strangers can neither fill the port nor lock anybody out. What was closed, and
-//! why, is logged with the peer's address, at a bounded rate.
+//! Anybody can connect. A connection stays in the lobby until a shard or the coordinator identifies the task at its
+//! other end. It may stay only for a limited time, and when there are too many, one is closed to admit the next. A real
+//! task that is closed by mistake reconnects, so strangers can neither fill the port nor lock anybody out. Each refusal
+//! is logged with its reason and the peer's address, at a bounded rate.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display};
@@ -18,10 +18,10 @@ use windlass_core::cluster::TaskId;
 pub const STAY: Duration = Duration::from_secs(15);
 /// How many connections may be in the lobby at once.
 pub const CROWD: usize = 128;
-/// How many workers may introduce the ps to each other at once. Their connections stay open, so they are not counted with
-/// those that are soon identified.
+/// How many workers may introduce the ps to each other at once. Their connections stay open, so they are counted
+/// separately from those that are soon identified.
 pub const INTRODUCTIONS: usize = 1024;
-/// How many connections one task may have: one, and those that it has given up and the system still keeps.
+/// How many connections one task may have: the current one, and abandoned ones that the system still keeps.
 const PER_TASK: usize = 8;
 /// At most this many refusals are logged within [`LOGGED_WITHIN`]; the others are counted.
 const LOGGED: u32 = 5;
@@ -45,17 +45,17 @@ struct Guests {
 struct Guest {
     peer: Caller,
     since: Instant,
-    /// It has said something that is for others to judge, who may take their time.
+    /// The peer has sent a message that others are checking; that may take its time.
     has_spoken: bool,
     close: Option<Close>,
 }
 
-/// Who is at the other end of a connection.
+/// The other end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Caller {
-    /// A process on this host, by a Unix socket.
+    /// A process on this host, through a Unix socket.
     Local,
-    /// An address in the network.
+    /// A network address.
     Remote(SocketAddr),
 }
 
@@ -72,7 +72,7 @@ impl Display for Caller {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Caller::Local => formatter.write_str("this host"),
-            // As its user knows it: on a port that listens for both kinds, IPv4 arrives within IPv6.
+            // As its user knows it: on a dual-stack port, IPv4 addresses are mapped into IPv6.
             Caller::Remote(address) => {
                 write!(formatter, "{}", SocketAddr::new(address.ip().to_canonical(), address.port()))
             }
@@ -80,7 +80,7 @@ impl Display for Caller {
     }
 }
 
-/// A connection's place in the lobby. It is given up when the last clone of this is dropped.
+/// A connection's place in the lobby, released when the last clone is dropped.
 #[derive(Clone)]
 pub struct Visit(Arc<Stay>);
 
@@ -97,7 +97,7 @@ struct Stay {
 }
 
 impl Lobby {
-    /// Lets a connection in. If there are too many, another is closed: the oldest from the host that has the most.
+    /// Admits a connection. If there are too many, closes another: the oldest from the host that has the most.
     pub fn enter(&self, peer: Caller) -> Visit {
         self.enter_at(peer, Instant::now())
     }
@@ -115,7 +115,7 @@ impl Lobby {
         Visit(Arc::new(Stay { lobby: self.clone(), id, peer }))
     }
 
-    /// Closes the connections that have been in the lobby for too long.
+    /// Closes the connections that have been in the lobby too long.
     pub fn expire(&self, now: Instant) {
         let late = |_: &u64, guest: &mut Guest| !guest.has_spoken && now.saturating_duration_since(guest.since) >= STAY;
         let expired: Vec<Guest> = self.lock().waiting.extract_if(.., late).map(|(_, guest)| guest).collect();
@@ -165,7 +165,7 @@ impl Guests {
 }
 
 impl Visit {
-    /// Sets how the connection is closed if it has to go. If it had to go already, it is closed now.
+    /// Sets how to close the connection if it must go. If it has been evicted already, closes it now.
     pub fn on_close(&self, close: impl FnOnce() + Send + 'static) {
         let mut guests = self.0.lobby.lock();
         match guests.guest(self.0.id) {
@@ -177,7 +177,7 @@ impl Visit {
         }
     }
 
-    /// As [`Visit::on_close`], for a handler that may have passed the connection on already.
+    /// As [`Visit::on_close`], for a handler that may already have passed the connection on.
     pub fn on_close_unless_set(&self, close: impl FnOnce() + Send + 'static) {
         let mut guests = self.0.lobby.lock();
         match guests.guest(self.0.id) {
@@ -190,22 +190,23 @@ impl Visit {
         }
     }
 
-    /// Notes that the peer has said who it is, and that this is being looked into: how long that takes is not its fault.
+    /// Records that the peer has identified itself and is being checked. The time that this takes is not held against
+    /// it.
     pub fn has_spoken(&self) {
         if let Some(guest) = self.0.lobby.lock().waiting.get_mut(&self.0.id) {
             guest.has_spoken = true;
         }
     }
 
-    /// Notes that the peer was told that it does not belong here. It has a while to take its leave.
+    /// Records that the peer was told that it does not belong here. It has a while to disconnect.
     pub fn was_dismissed(&self) {
         if let Some(guest) = self.0.lobby.lock().waiting.get_mut(&self.0.id) {
             (guest.has_spoken, guest.since) = (false, Instant::now());
         }
     }
 
-    /// The peer introduces the ps to each other, and the connection stays open meanwhile. False if there are too many such:
-    /// they all say the same, and one that made room for another would call again at once.
+    /// Records that the peer introduces the ps, and keeps its connection open meanwhile. Returns false if there are too
+    /// many: they all say the same, and one that was closed to make room would call again at once.
     pub fn introduces(&self) -> bool {
         let mut guests = self.0.lobby.lock();
         if guests.introducing.len() >= INTRODUCTIONS {
@@ -216,7 +217,8 @@ impl Visit {
         true
     }
 
-    /// The peer is this task: the connection may stay. A task has a few at the most, and the oldest is closed for the next.
+    /// Records which task the peer is: its connection may stay. A task may have a few; beyond that, its oldest is
+    /// closed.
     pub fn admit(&self, task: TaskId) {
         let mut guests = self.0.lobby.lock();
         let Some(guest) = guests.waiting.remove(&self.0.id) else { return };
@@ -229,7 +231,7 @@ impl Visit {
         }
     }
 
-    /// Logs, unless there is too much of that, why this connection is refused.
+    /// Logs why this connection is refused, unless too many refusals are being logged.
     pub fn refused(&self, reason: &dyn Display) {
         self.0.lobby.refused(self.0.peer, reason);
     }
@@ -256,7 +258,8 @@ struct RefusalLog {
 }
 
 impl RefusalLog {
-    /// Notes a refusal. `None` if it is not to be logged; else how many have not been since the last that was.
+    /// Records a refusal. Returns `None` if it should not be logged, else how many were skipped since the last that
+    /// was.
     fn note(&mut self, now: Instant) -> Option<u64> {
         if self.since.is_none_or(|since| now.saturating_duration_since(since) >= LOGGED_WITHIN) {
             (self.since, self.logged) = (Some(now), 0);
@@ -280,7 +283,7 @@ mod tests {
         Caller::Remote(([10, 0, 0, host], port).into())
     }
 
-    /// Lets somebody in, who says its name when it is closed.
+    /// Admits a connection that sends its peer's name when it is closed.
     fn enter(lobby: &Lobby, peer: Caller, now: Instant, closed: &mpsc::Sender<Caller>) -> Visit {
         let (visit, closed) = (lobby.enter_at(peer, now), closed.clone());
         visit.on_close(move || closed.send(peer).unwrap());

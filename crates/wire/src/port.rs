@@ -1,7 +1,7 @@
 //! A task's one port: tensor streams, gRPC and HTTP, told apart by the first bytes of a connection.
 //!
-//! Every connection begins in the [`Lobby`], which closes it unless its peer turns out to be a task of the run or is
-//! soon done. A handler that keeps an HTTP response open has to admit the request's [`Visit`], an extension of it.
+//! Every connection begins in the [`Lobby`], which closes it unless its peer turns out to be a task of the run or it is
+//! soon done. A handler that keeps an HTTP response open has to admit the [`Visit`] in the request's extensions.
 
 use std::future::Future;
 use std::io;
@@ -21,19 +21,19 @@ use crate::stream::Socket;
 use crate::stream::close_if_unacknowledged;
 use crate::stream::frame::MAGIC;
 
-/// How often the lobby is looked at.
+/// How often expired connections are removed from the lobby.
 const SWEEP_EVERY: Duration = Duration::from_millis(500);
-/// After a connection that could not be taken, as when file descriptors have run out.
+/// The pause after a connection could not be accepted, for example because file descriptors ran out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// The longest head of an HTTP request.
+/// The maximum size of the head of an HTTP request.
 const HEAD_BYTES: usize = 32 << 10;
-/// Calls at once on one connection. A task has one or two.
+/// How many calls may run at once on one connection. A task has one or two.
 const CALLS: u32 = 16;
-/// Keepalives, which detect a task whose host has vanished.
+/// Interval of the keepalives that detect a task whose host has vanished.
 const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(10);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What takes the tensor streams. It is called on the async runtime and must not block.
+/// Accepts the tensor streams. It is called on the async runtime and must not block.
 pub type StreamHandler = Arc<dyn Fn(Socket, Visit) + Send + Sync>;
 
 /// What a port serves.
@@ -43,18 +43,18 @@ pub struct Services {
     pub router: axum::Router,
     /// Tensor streams.
     pub streams: StreamHandler,
-    /// Where connections wait until it is known whose they are.
+    /// Where connections wait until they are identified.
     pub lobby: Lobby,
 }
 
 impl Services {
-    /// A port that takes no tensor streams.
+    /// A port that accepts no tensor streams.
     pub fn without_streams(router: axum::Router) -> Self {
         Self { router, streams: Arc::new(|_, _| ()), lobby: Lobby::default() }
     }
 }
 
-/// Accepts connections until `shutdown` is done.
+/// Accepts connections until `shutdown` completes.
 pub async fn serve(listener: TcpListener, services: Services, shutdown: impl Future<Output = ()>) {
     let mut shutdown = std::pin::pin!(shutdown);
     let mut sweep = tokio::time::interval(SWEEP_EVERY);
@@ -88,8 +88,8 @@ pub async fn serve(listener: TcpListener, services: Services, shutdown: impl Fut
     }
 }
 
-/// Takes streams from processes on this host, and returns the name under which they find it; an empty one if they have to
-/// come by TCP.
+/// Accepts streams from processes on this host, and returns the name of their socket, or an empty name if they have to
+/// use TCP.
 pub fn accept_locally(
     listener: &std::net::TcpListener,
     streams: StreamHandler,
@@ -131,7 +131,7 @@ async fn route(stream: TcpStream, services: Services, visit: Visit) -> io::Resul
         return Ok(());
     }
     let mut builder = Builder::new(TokioExecutor::new());
-    // One request per connection: an idle one would stay in the lobby.
+    // One request per connection: an idle connection would stay in the lobby.
     builder.http1().keep_alive(false).max_buf_size(HEAD_BYTES);
     builder
         .http2()
@@ -154,7 +154,7 @@ async fn first_bytes(stream: &TcpStream) -> io::Result<[u8; 4]> {
         if seen == first.len() || first[..seen] != MAGIC[..seen] {
             return Ok(first);
         }
-        // Part of our own magic is there; the rest is on its way.
+        // Part of our own magic has arrived; the rest is on its way.
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }

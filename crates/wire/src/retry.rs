@@ -1,14 +1,14 @@
-//! How long to pause before trying again what has failed, and how often to speak of a long wait.
+//! How long to pause between attempts, and how often to log a long wait.
 
 use std::time::Duration;
 
-/// How often a long wait is spoken of.
+/// How often a long wait is logged.
 pub const REPORT_EVERY: Duration = Duration::from_secs(3);
 
-/// The shortest and the longest pause between two attempts to call a task.
+/// The shortest and longest pause between two attempts to call a task.
 pub const CALL_PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(150));
 
-/// Pauses between attempts: none before the first, then twice as long each time up to a limit.
+/// Pauses between attempts: none before the first, then doubling up to a limit.
 #[derive(Debug, Clone, Copy)]
 pub struct Backoff {
     first: Duration,
@@ -17,19 +17,19 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// The shortest and the longest pause.
+    /// A backoff between these two pauses.
     pub fn new((first, most): (Duration, Duration)) -> Self {
         Self { first, most, next: Duration::ZERO }
     }
 
-    /// The pause before the next attempt.
+    /// Returns the pause before the next attempt.
     pub fn pause(&mut self) -> Duration {
         let pause = self.next;
         self.next = (pause * 2).clamp(self.first, self.most);
         pause
     }
 
-    /// Notes that an attempt has succeeded: the next one after it is made at once.
+    /// Records a success: the next attempt is made at once.
     pub fn reset(&mut self) {
         self.next = Duration::ZERO;
     }

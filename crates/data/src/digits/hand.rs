@@ -1,20 +1,20 @@
 //! The hand: picks a way to write a digit, varies it as a person would, and draws it.
 //!
-//! All of a sample's geometry is decided here, and all of it by the `Randomness` handed in. It must
-//! not change what a template stands for: every variation keeps the strokes and their order.
+//! All of a sample's geometry is decided here, from the given `Randomness` alone. It must not change what a template
+//! represents: every variation keeps the strokes and their order.
 
 use super::SIDE;
 use super::raster::{Dot, Finish, StrokeRaster};
 use super::templates::{CLASSES, MOST_POINTS, Point, Stroke, Template};
 use crate::randomness::Randomness;
 
-/// Longest straight piece drawn at once; the boxes around longer ones are mostly empty.
+/// The maximum length of a straight piece. The bounding boxes of longer pieces would be mostly empty.
 const LONGEST_PIECE: f32 = 5.0;
 
-/// Length of the straight pieces a curve is drawn in.
+/// The length of the straight pieces that approximate a curve.
 const PIECE_OF_CURVE: f32 = 2.0;
 
-/// Most pieces a span of a curve is drawn in.
+/// The maximum number of pieces per span of a curve.
 const MOST_PIECES: usize = 4;
 
 /// Pixels kept free between the ink's centre line and the border of the image.
@@ -41,14 +41,14 @@ pub(super) fn write(digit: u8, randomness: &mut Randomness, raster: &mut StrokeR
     raster.develop(hand.pen.finish(randomness), randomness, image);
 }
 
-/// How one person writes on one day.
+/// The handwriting of one person on one day.
 struct Hand {
     bend: Bend,
     pen: Pen,
 }
 
 impl Hand {
-    /// Bends the points of a template and lets the hand shake.
+    /// Applies the bend to the points of a template, and adds tremor.
     fn follow<'a>(
         &self,
         template: Template,
@@ -76,8 +76,8 @@ impl Hand {
     }
 }
 
-/// The smooth part of a hand's variation: an affine map after a low-order polynomial one, which
-/// makes heads larger than feet, bows rounder, stems crooked.
+/// The smooth part of the variation: an affine map after a low-order polynomial one. It enlarges heads relative to
+/// feet, rounds bows and makes stems crooked.
 struct Bend {
     across: [f32; 5],
     down: [f32; 5],
@@ -111,13 +111,13 @@ impl Bend {
     }
 }
 
-/// What is written with, and how steadily.
+/// The pen, and how steadily it is held.
 struct Pen {
     radius: f32,
     softness: f32,
-    /// Deviation of each point of a template from where it should be, in pixels.
+    /// Standard deviation of each point of a template from its proper place, in pixels.
     unsteadiness: f32,
-    /// Deviation of the radius from point to point, as a share of it.
+    /// Standard deviation of the radius from point to point, relative to it.
     pressure: f32,
 }
 
@@ -141,7 +141,7 @@ impl Pen {
     }
 }
 
-/// Moves the digit to about the middle of the image, made smaller if it would not fit.
+/// Moves the digit to about the middle of the image, and shrinks it if it would not fit.
 fn settle(dots: &mut [Dot], randomness: &mut Randomness) {
     const MIDDLE: f32 = (SIDE - 1) as f32 / 2.0;
     const ROOM: f32 = SIDE as f32 - 1.0 - 2.0 * MARGIN;

@@ -1,12 +1,12 @@
-//! Strokes to pixels: a field of "how deep inside the ink" that segments are merged into.
+//! Converts strokes to pixels: segments are merged into a field of depths inside the ink.
 //!
-//! Only pixels near a segment are touched, eight at a time. It must not know what is drawn, nor
-//! draw random numbers other than those of the paper's grain.
+//! Only pixels near a segment are touched, eight at a time. This module must not know what is drawn, and draws no
+//! random numbers other than those of the paper's grain.
 
 use super::{IMAGE_SIZE, SIDE};
 use crate::randomness::Randomness;
 
-/// Pixels worked on at once: a whole number of vector registers on every machine.
+/// Pixels processed at once: a whole number of vector registers on every machine.
 const LANES: usize = 8;
 
 /// The columns of a block, counted from its first.
@@ -15,10 +15,10 @@ const COLUMNS: [f32; LANES] = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0];
 /// A row of the field, wide enough for a block of lanes to start in the last column.
 const STRIDE: usize = SIDE + LANES;
 
-/// Deeper outside than any pen reaches.
+/// A depth farther outside than any pen reaches.
 const OUTSIDE: f32 = -100.0;
 
-/// A place on the canvas in pixels, and the radius of the pen there.
+/// A position on the canvas in pixels, and the radius of the pen there.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Dot {
     pub(super) x: f32,
@@ -26,22 +26,22 @@ pub(super) struct Dot {
     pub(super) radius: f32,
 }
 
-/// How ink and paper look once the strokes are on.
+/// The appearance of ink and paper.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Finish {
     /// Pixels to either side of a stroke's edge over which it fades.
     pub(super) softness: f32,
     /// Brightness of full ink, 0 to 1.
     pub(super) ink: f32,
-    /// Share of the ink that grain takes away at most.
+    /// The largest share of the ink that grain takes away.
     pub(super) grain: f32,
     /// Brightest speck on the paper, 0 to 1.
     pub(super) specks: f32,
 }
 
-/// What is being drawn; cleared and used again for every image.
+/// The image being drawn; cleared and reused for every image.
 pub(super) struct StrokeRaster {
-    /// For every pixel the depth under the edge of the nearest stroke, negative outside.
+    /// For every pixel, its depth inside the edge of the nearest stroke; negative outside.
     depth: [f32; STRIDE * SIDE],
 }
 
@@ -54,7 +54,7 @@ impl StrokeRaster {
         self.depth.fill(OUTSIDE);
     }
 
-    /// Draws a straight stroke with round ends whose radius goes from one dot's to the other's.
+    /// Draws a straight stroke with round ends. Its radius changes from one dot's to the other's.
     pub(super) fn segment(&mut self, from: Dot, to: Dot, softness: f32) {
         let reach = larger(from.radius, to.radius) + softness;
         let Some((top, bottom)) = pixels_between(from.y, to.y, reach) else {
@@ -65,7 +65,7 @@ impl StrokeRaster {
         };
         let (dx, dy) = (to.x - from.x, to.y - from.y);
         let widening = to.radius - from.radius;
-        // A segment of no length is a dot: `along` stays 0.
+        // A segment of zero length is a dot: `along` stays 0.
         let per_square = 1.0 / larger(dx * dx + dy * dy, 1e-6);
         let blocks = (right - left) / LANES + 1;
         for row in top..=bottom {
@@ -86,7 +86,7 @@ impl StrokeRaster {
         }
     }
 
-    /// Turns the strokes into bytes.
+    /// Converts the strokes to bytes.
     pub(super) fn develop(&self, finish: Finish, randomness: &mut Randomness, image: &mut [u8]) {
         let mut grain = [0u8; IMAGE_SIZE];
         for bytes in grain.chunks_exact_mut(8) {
@@ -111,15 +111,15 @@ impl StrokeRaster {
 
 /// Scales 0..=1 to a byte, rounding to the nearest.
 ///
-/// Past 2²³ a float has no room for fractions, so adding it rounds, and the last byte is the
-/// number: unlike the checked `as u8` this runs in vector registers.
+/// Above 2²³ a float has no room for fractions, so adding it rounds, and the last byte is the number. Unlike the
+/// checked `as u8`, this runs in vector registers.
 fn to_byte(brightness: f32) -> u8 {
     const NO_FRACTIONS: f32 = (1u32 << 23) as f32;
     debug_assert!((0.0..1.001).contains(&brightness), "{brightness}");
     (brightness * 255.0 + NO_FRACTIONS).to_bits() as u8
 }
 
-/// The pixels from `reach` before the smaller to `reach` after the larger coordinate, if on raster.
+/// The pixels from `reach` before the smaller coordinate to `reach` after the larger, clipped to the raster.
 fn pixels_between(one: f32, other: f32, reach: f32) -> Option<(usize, usize)> {
     let first = larger(smaller(one, other) - reach, 0.0);
     let last = smaller(larger(one, other) + reach, (SIDE - 1) as f32);

@@ -1,7 +1,7 @@
-//! The shapes people write the ten digits in.
+//! The shapes in which people write the ten digits.
 //!
-//! Plain data: the points a pen passes, in a box about 12 wide and 20 high around (0, 0) with y
-//! pointing down, one unit being about a pixel. How a hand varies them is not decided here.
+//! Plain data: the points that a pen passes, in a box about 12 wide and 20 high around (0, 0), with y pointing down.
+//! One unit is about a pixel. How they are varied is decided elsewhere.
 
 #[rustfmt::skip]
 mod shapes;
@@ -9,7 +9,7 @@ mod shapes;
 /// A point a stroke passes through.
 pub(super) type Point = (f32, f32);
 
-/// One movement of the pen. Strokes that go on where another ended repeat that point.
+/// One movement of the pen. A stroke that continues where another ended repeats that point.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Stroke {
     /// A smooth curve through the points.
@@ -30,10 +30,10 @@ impl Stroke {
 /// One way to write a digit.
 pub(super) type Template = &'static [Stroke];
 
-/// The most points, over all strokes, of any template.
+/// The maximum number of points in a template, over all strokes.
 pub(super) const MOST_POINTS: usize = 24;
 
-/// For each digit the ways to write it, all as likely.
+/// The templates of each digit, all equally likely.
 pub(super) const CLASSES: [&[Template]; 10] = [
     shapes::ZERO,
     shapes::ONE,

@@ -1,6 +1,6 @@
-//! What can go wrong in a download: in one try, and as a whole.
+//! Errors of a download: of one attempt, and of the whole.
 //!
-//! Also decides which failures may pass by themselves. It must not act on that.
+//! Also decides which failures are worth retrying, but does not retry.
 
 use std::io;
 use std::path::PathBuf;
@@ -11,26 +11,26 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum DownloadError {
-    /// There is no such data set.
+    /// The data set is unknown.
     #[error("there is no data set {name:?} to download, expected one of: {known}")]
     UnknownDataset {
-        /// What was asked for.
+        /// The requested name.
         name: String,
-        /// What there is.
+        /// The known names.
         known: String,
     },
-    /// The address of a mirror is not one.
+    /// The address of a mirror is invalid.
     #[error("cannot download from {url:?}, expected an address such as https://example.org/mnist/")]
     BaseUrl {
         /// The address.
         url: String,
     },
-    /// The directory cannot be made.
+    /// The directory cannot be created.
     #[error("cannot create directory {}: {source}", path.display())]
     Directory {
         /// The directory.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// A file cannot be read or written.
@@ -38,17 +38,17 @@ pub enum DownloadError {
     File {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// A file of that name but with another content is there.
+    /// A file of the same name with different content exists.
     #[error("{} already exists with different content: expected sha-256 {expected}, got {got}\nhint: remove it or choose another directory", path.display())]
     InTheWay {
         /// The file.
         path: PathBuf,
-        /// The checksum it should have.
+        /// The expected checksum.
         expected: String,
-        /// The checksum it has.
+        /// The actual checksum.
         got: String,
     },
     /// Another process is downloading the same file to the same place.
@@ -57,19 +57,19 @@ pub enum DownloadError {
         /// The partial file.
         path: PathBuf,
     },
-    /// No mirror had a right copy.
+    /// No mirror had a correct copy.
     #[error("cannot download {file}: {}\nhint: name another mirror with --base-url, or copy the file to {}", list(failures), directory.display())]
     NoMirror {
-        /// Name of the file.
+        /// The file's name.
         file: String,
-        /// Where it should have gone.
+        /// The target directory.
         directory: PathBuf,
-        /// What happened at each mirror in turn.
+        /// The failure at each mirror, in order.
         failures: Vec<MirrorFailure>,
     },
 }
 
-/// How the last try at a mirror failed.
+/// How the last attempt at a mirror failed.
 #[derive(Debug, Error)]
 #[error("{url}: {error}")]
 pub struct MirrorFailure {
@@ -88,50 +88,50 @@ fn list(failures: &[MirrorFailure]) -> String {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum AttemptError {
-    /// No answer came.
+    /// There was no response.
     #[error("no answer: {0}")]
     NoAnswer(Box<ureq::Error>),
     /// The server answered, but not with the file.
     #[error("the server answered with status {0}, expected 200 or 206")]
     Status(u16),
-    /// The server would not go on from where an earlier try ended, or sent another range.
+    /// The server did not resume where an earlier attempt ended, or sent another range.
     #[error("the server did not resume from byte {from}")]
     Range {
-        /// Where it should have gone on.
+        /// The byte to resume from.
         from: u64,
     },
     /// The connection ended or stalled before the file did.
     #[error("the connection broke: expected {expected} bytes, got {got}{}", reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default())]
     CutShort {
-        /// Bytes of the whole file.
+        /// The file's size in bytes.
         expected: u64,
-        /// Bytes there are now.
+        /// Bytes present now.
         got: u64,
-        /// What the system said, if it was not a plain end.
+        /// The system's error, unless the connection simply ended.
         reason: Option<io::Error>,
     },
     /// The server has a file of another size.
     #[error("the server has a different file: expected {expected} bytes, got {got}")]
     Size {
-        /// Bytes of the whole file.
+        /// The expected size in bytes.
         expected: u64,
         /// Bytes announced or sent.
         got: u64,
     },
-    /// The file is complete but wrong.
+    /// The file is complete, but its content is wrong.
     #[error("wrong checksum: expected sha-256 {expected}, got {got}")]
     Checksum {
-        /// The checksum it should have.
+        /// The expected checksum.
         expected: String,
-        /// The checksum it had.
+        /// The actual checksum.
         got: String,
-        /// Whether its beginning came from an earlier try.
+        /// Whether an earlier attempt downloaded its beginning.
         resumed: bool,
     },
 }
 
 impl AttemptError {
-    /// Whether the same request may do better a little later.
+    /// Whether the same request may succeed a little later.
     pub(super) fn may_pass(&self) -> bool {
         match self {
             AttemptError::NoAnswer(error) => matches!(
@@ -141,7 +141,7 @@ impl AttemptError {
             AttemptError::Status(status) => matches!(status, 408 | 429 | 500..=599),
             AttemptError::Range { .. } | AttemptError::CutShort { .. } => true,
             AttemptError::Size { .. } => false,
-            // The beginning may have been of another file: the next try is from nothing.
+            // The beginning may belong to another file: the next attempt starts from zero.
             AttemptError::Checksum { resumed, .. } => *resumed,
         }
     }

@@ -1,6 +1,6 @@
-//! The files of each data set, their sizes and checksums, and the mirrors that have them.
+//! The files of each data set, their sizes and checksums, and the mirrors that serve them.
 //!
-//! Plain facts and how to check a file against them. It must not open a connection.
+//! Plain facts, and how to verify a file against them. This module must not open a connection.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -10,23 +10,23 @@ use sha2::{Digest, Sha256};
 
 use super::DownloadError;
 
-/// A file somewhere on the web whose content is known.
+/// A file on the web whose content is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemoteFile {
-    /// Its name, both at the mirrors and on disk.
+    /// Its name, on the mirrors and on disk.
     pub name: String,
-    /// Its size.
+    /// Its size in bytes.
     pub bytes: u64,
     /// Its SHA-256, in lowercase hexadecimal.
     pub sha256: String,
 }
 
-/// A set of files and the places that have all of them.
+/// A set of files and the mirrors that have all of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
     /// The files.
     pub files: Vec<RemoteFile>,
-    /// Addresses to which a file's name is added, in the order they are tried.
+    /// Addresses to which a file's name is appended, in the order in which they are tried.
     pub mirrors: Vec<String>,
 }
 
@@ -47,7 +47,7 @@ impl Source {
     /// The files and public mirrors of a data set.
     ///
     /// # Errors
-    /// If there is no data set of that name.
+    /// Fails if there is no data set of that name.
     pub fn named(dataset: &str) -> Result<Self, DownloadError> {
         if dataset != "mnist" {
             return Err(DownloadError::UnknownDataset { name: dataset.to_owned(), known: KNOWN.join(", ") });
@@ -60,7 +60,7 @@ impl Source {
         Ok(Self { files: files.collect(), mirrors: MNIST_MIRRORS.iter().map(|&mirror| mirror.to_owned()).collect() })
     }
 
-    /// Refuses addresses that no request can be sent to.
+    /// Rejects addresses that no request can be sent to.
     pub(super) fn check(&self) -> Result<(), DownloadError> {
         let usable = |mirror: &str| {
             let address: Result<ureq::http::Uri, _> = mirror.parse();
@@ -82,7 +82,7 @@ pub(super) fn digest_of(path: &Path) -> io::Result<String> {
     Ok(hexadecimal(digest))
 }
 
-/// Adds all that is left in a reader.
+/// Adds the rest of a reader to the digest.
 pub(super) fn absorb(digest: &mut Sha256, reader: &mut impl Read) -> io::Result<()> {
     let mut buffer = vec![0; 1 << 16];
     loop {
@@ -95,7 +95,7 @@ pub(super) fn absorb(digest: &mut Sha256, reader: &mut impl Read) -> io::Result<
     }
 }
 
-/// The finished digest as it is written in lists of checksums.
+/// The finished digest in hexadecimal, as in lists of checksums.
 pub(super) fn hexadecimal(digest: Sha256) -> String {
     digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -1,7 +1,6 @@
-//! One request for one file, into its partial file and, if all is right, to its name.
+//! One request for one file, into its partial file and, if all is correct, on to its final name.
 //!
-//! Continues where the partial file ends if the server supports it. It must not try twice: that is decided by its
-//! caller.
+//! Resumes where the partial file ends if the server supports that. Never retries: that is up to the caller.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
@@ -14,10 +13,10 @@ use ureq::{Agent, Body};
 use super::sources::{absorb, hexadecimal};
 use super::{AttemptError, DownloadError, DownloadEvent, RemoteFile, RetryPolicy};
 
-/// Bytes taken from a connection at once.
+/// How many bytes are read from a connection at once.
 const PIECE: usize = 1 << 16;
 
-/// A file to be got from one mirror.
+/// A file to fetch from one mirror.
 pub(super) struct Transfer<'a> {
     pub(super) url: String,
     pub(super) file: &'a RemoteFile,
@@ -26,7 +25,7 @@ pub(super) struct Transfer<'a> {
     agent: Agent,
 }
 
-/// An error of this machine ends the download; one of the mirror only this attempt.
+/// A local error ends the download; a mirror's error ends only this attempt.
 type AttemptResult<T> = Result<Result<T, AttemptError>, DownloadError>;
 
 impl<'a> Transfer<'a> {
@@ -35,7 +34,7 @@ impl<'a> Transfer<'a> {
         let mut config = Agent::config_builder()
             .http_status_as_error(false)
             .user_agent(concat!("windlass/", env!("CARGO_PKG_VERSION")))
-            // The files are compressed as they are; their checksums are of the compressed bytes.
+            // The files are stored compressed, and their checksums are of the compressed bytes.
             .accept_encoding("identity")
             .timeout_resolve(Some(patience.connect))
             .timeout_connect(Some(patience.connect))
@@ -53,7 +52,7 @@ impl<'a> Transfer<'a> {
         }
     }
 
-    /// Makes one request and, if that completes the file, checks it and gives it its name.
+    /// Makes one request. If that completes the file, verifies it and gives it its final name.
     pub(super) fn run(&self, report: &mut dyn FnMut(DownloadEvent<'_>)) -> AttemptResult<()> {
         let mut part = PartialFile::open(&self.part, self.file.bytes)?;
         let resumed = part.length > 0;
@@ -134,7 +133,7 @@ impl<'a> Transfer<'a> {
     }
 }
 
-/// The partial file, locked against other processes, with the digest of what is in it.
+/// The partial file, locked against other processes, and the digest of its contents.
 struct PartialFile {
     path: PathBuf,
     file: File,
@@ -143,7 +142,7 @@ struct PartialFile {
 }
 
 impl PartialFile {
-    /// Opens what an earlier attempt left, which is of use unless it is longer than the whole.
+    /// Opens what an earlier attempt left, and discards it only if it is longer than the whole file.
     fn open(path: &Path, whole: u64) -> Result<Self, DownloadError> {
         let mut part = Self {
             file: File::options()
@@ -156,7 +155,7 @@ impl PartialFile {
             length: 0,
             digest: Sha256::new(),
         };
-        // Some network file systems have no locks; the checksum still guards the result there.
+        // Some network file systems do not support locks; the checksum still guards the result there.
         if let Err(TryLockError::WouldBlock) = part.file.try_lock() {
             return Err(DownloadError::Busy { path: part.path });
         }
@@ -195,14 +194,14 @@ impl PartialFile {
     }
 }
 
-/// The first byte of the range in a partial answer: 100 of `bytes 100-199/200`.
+/// The first byte of the range in a partial response: 100 for `bytes 100-199/200`.
 fn begins_at(response: &Response<Body>) -> Option<u64> {
     let range = response.headers().get(header::CONTENT_RANGE)?.to_str().ok()?;
     let (first, _) = range.strip_prefix("bytes ")?.split_once('-')?;
     first.trim().parse().ok()
 }
 
-/// A proxy could not reach the loopback addresses of this machine.
+/// Whether the address is on this machine, where a proxy could not reach it.
 fn is_this_machine(url: &str) -> bool {
     let address: Result<Uri, _> = url.parse();
     address.is_ok_and(|address| matches!(address.host(), Some("localhost" | "127.0.0.1" | "[::1]")))

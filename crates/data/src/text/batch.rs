@@ -1,12 +1,12 @@
-//! Pairs of one bucket as the numbers that an encoder and a decoder are fed with.
+//! Pairs of one bucket as the numbers that an encoder and a decoder take as input.
 //!
-//! Everything is time-major: the number of row `r` at step `t` is at `t * rows + r`, so that what a
-//! recurrent network needs for one step is in one piece. It must not know tensors.
+//! Everything is time-major: the number of row `r` at step `t` is at `t * rows + r`, so that what a recurrent network
+//! needs for one step is contiguous. This module must not know tensors.
 
 use super::buckets::Bucket;
 use super::vocabulary::{EOS, GO, PAD};
 
-/// A batch of sentences and translations of like length.
+/// A batch of sentences and translations of similar length.
 ///
 /// | | row of the sentence `a b` and its translation `x y z`, in the bucket (4,7) |
 /// |---|---|
@@ -22,19 +22,19 @@ pub struct Batch {
     pub rows: usize,
     /// The sentences, padded and then reversed: [`Bucket::encoder_steps`] × `rows`.
     pub encoder_inputs: Vec<u32>,
-    /// What the decoder is given: [`Bucket::decoder_steps`] × `rows`.
+    /// The inputs of the decoder: [`Bucket::decoder_steps`] × `rows`.
     pub decoder_inputs: Vec<u32>,
-    /// What it should say: the same, one step ahead.
+    /// The expected outputs of the decoder: its inputs, one step ahead.
     pub targets: Vec<u32>,
     /// 1 for a target that counts and 0 for padding.
     pub weights: Vec<f32>,
 }
 
 impl Batch {
-    /// A batch of pairs. To translate, give sentences with empty translations.
+    /// A batch of pairs. To translate, pass sentences with empty translations.
     ///
     /// # Panics
-    /// If a pair does not fit the bucket.
+    /// Panics if a pair does not fit the bucket.
     pub fn new(bucket: Bucket, pairs: &[(&[u32], &[u32])]) -> Self {
         let rows = pairs.len();
         let (encoder, decoder) = (bucket.encoder_steps(), bucket.decoder_steps());

@@ -1,22 +1,22 @@
-//! BLEU: how close translations are to the reference, by the runs of one to four words they share.
+//! BLEU: how close translations are to the reference, by the n-grams of one to four words that they share.
 //!
-//! It is the score of a whole corpus with one reference for each sentence, as sacreBLEU computes it
-//! from the same tokens (`tokenize none`, exponential smoothing, no effective order).
+//! Computed for a whole corpus with one reference per sentence, as sacreBLEU does from the same tokens
+//! (`tokenize none`, exponential smoothing, no effective order).
 
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// The longest runs of words that are compared.
+/// The length of the longest n-grams that are compared.
 pub const ORDERS: usize = 4;
 
-/// The score of a corpus and what it is made of.
+/// The score of a corpus and its components.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bleu {
     /// The score, from 0 to 100.
     pub score: f64,
-    /// Of the runs of one to four words, how many per cent are in the reference, after smoothing.
+    /// The percentage of n-grams of each length, from one to four words, that occur in the reference, after smoothing.
     pub precisions: [f64; ORDERS],
-    /// What the score is multiplied by because the translations are too short.
+    /// The factor by which translations that are too short reduce the score.
     pub brevity_penalty: f64,
     /// Words in the translations.
     pub candidate_words: usize,
@@ -33,7 +33,7 @@ impl Bleu {
     }
 }
 
-/// What is counted over all sentences.
+/// The counts over all sentences.
 #[derive(Default)]
 struct Counts {
     correct: [usize; ORDERS],
@@ -47,7 +47,7 @@ impl Counts {
         self.candidate_words += candidate.len();
         self.reference_words += reference.len();
         for (order, (correct, total)) in (1..).zip(self.correct.iter_mut().zip(&mut self.total)) {
-            // A run counts as often as the reference has it.
+            // An n-gram counts at most as often as it occurs in the reference.
             let mut left: HashMap<&[T], usize> = HashMap::new();
             reference.windows(order).for_each(|run| *left.entry(run).or_default() += 1);
             for run in candidate.windows(order) {
@@ -72,7 +72,7 @@ impl Counts {
         }
     }
 
-    /// Each order without a match is taken to have half a match, then a quarter, and so on.
+    /// Orders without a match are smoothed: the first counts as half a match, the next as a quarter, and so on.
     fn precisions(&self) -> [f64; ORDERS] {
         let mut precisions = [0.0; ORDERS];
         if self.correct[0] == 0 {
@@ -98,7 +98,7 @@ impl Counts {
         if self.candidate_words >= self.reference_words {
             return 1.0;
         }
-        // Without any words at all the quotient is infinite, and the penalty zero.
+        // Without any words, the quotient is infinite and the penalty zero.
         (1.0 - self.reference_words as f64 / self.candidate_words as f64).exp()
     }
 }
@@ -126,10 +126,10 @@ mod tests {
 
     #[test]
     fn a_run_counts_as_often_as_the_reference_has_it() {
-        // The example of the paper: of seven "the" the reference has two.
+        // The paper's example: of seven "the", the reference has two.
         let bleu = bleu(&[("the the the the the the the", "the cat is on the mat")]);
         assert_close(bleu.precisions[0], 100.0 * 2.0 / 7.0);
-        // None of 6, 5 and 4 longer runs: half, a quarter, an eighth of a match.
+        // No match among 6, 5 and 4 longer n-grams: half, a quarter, an eighth of a match.
         assert_close(bleu.precisions[1], 100.0 / 2.0 / 6.0);
         assert_close(bleu.precisions[2], 100.0 / 4.0 / 5.0);
         assert_close(bleu.precisions[3], 100.0 / 8.0 / 4.0);

@@ -1,10 +1,9 @@
-//! Pairs sorted by length, so that a batch is not mostly padding, and batches of one length each.
+//! Pairs sorted into buckets by length, so that a batch is not mostly padding, and batches of one bucket each.
 //!
-//! A pair goes to the first bucket that it fits strictly, as in TensorFlow's translation tutorial:
-//! it has fewer words to translate than `from`, and its translation with the end of the sentence
-//! counted has fewer than `to`. Pairs that fit none, or have a side without words, are left out and
-//! counted. It must not keep any state between batches: which pairs make a batch follows from the
-//! sample numbers it is asked for.
+//! A pair goes to the first bucket that it strictly fits, as in TensorFlow's translation tutorial: its sentence has
+//! fewer words than `from`, and its translation, including the end of the sentence, fewer than `to`. Pairs that fit
+//! none, or have an empty side, are left out and counted. This module must not keep any state between batches: the
+//! pairs of a batch depend only on the requested sample numbers.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -14,15 +13,15 @@ use super::batch::Batch;
 use super::pairs::Pairs;
 use crate::randomness::Randomness;
 
-/// The buckets of the tutorial.
+/// The tutorial's buckets.
 pub const BUCKETS: [Bucket; 4] = [Bucket::new(5, 10), Bucket::new(10, 15), Bucket::new(20, 25), Bucket::new(40, 50)];
 
-/// The lengths that share a batch.
+/// The limits on the lengths of the pairs that share a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bucket {
     /// Sentences to translate have fewer words than this.
     pub from: usize,
-    /// Translations with their end have fewer words than this.
+    /// Translations, including their end, have fewer words than this.
     pub to: usize,
 }
 
@@ -32,7 +31,7 @@ impl Bucket {
         Self { from, to }
     }
 
-    /// Whether a pair with these numbers of words, the end of the sentence not counted, fits.
+    /// Whether a pair with these numbers of words, not counting the end of the sentence, fits.
     pub const fn fits(&self, from_words: usize, to_words: usize) -> bool {
         from_words < self.from && to_words + 1 < self.to
     }
@@ -42,8 +41,8 @@ impl Bucket {
         self.from
     }
 
-    /// Steps of the decoder: one for each word that may be said, its end included. The tutorial has
-    /// one more, whose target is always padding.
+    /// Steps of the decoder: one for each word of the translation, including its end. The tutorial has one more, whose
+    /// target is always padding.
     pub const fn decoder_steps(&self) -> usize {
         self.to.saturating_sub(1)
     }
@@ -60,19 +59,19 @@ pub fn first_fit(buckets: &[Bucket], from_words: usize, to_words: usize) -> Opti
     buckets.iter().position(|bucket| bucket.fits(from_words, to_words))
 }
 
-/// The first bucket that a sentence fits whose translation is yet to be found.
+/// The first bucket for a sentence that has no translation yet.
 pub fn first_fit_to_translate(buckets: &[Bucket], from_words: usize) -> Option<usize> {
     buckets.iter().position(|bucket| from_words < bucket.from)
 }
 
-/// How a corpus spreads over the buckets.
+/// How a corpus is distributed over the buckets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Statistics {
-    /// The buckets and how many pairs each has.
+    /// The buckets and the number of pairs in each.
     pub buckets: Vec<(Bucket, usize)>,
     /// Pairs left out because they fit no bucket.
     pub too_long: usize,
-    /// Pairs left out because a side has no words.
+    /// Pairs left out because a side is empty.
     pub blank: usize,
 }
 
@@ -93,7 +92,7 @@ impl fmt::Display for Statistics {
     }
 }
 
-/// Pairs by bucket. A sample is a pair's place in this order: first all of the first bucket.
+/// Pairs grouped by bucket. A sample is a pair's position in this order, which begins with all of the first bucket.
 #[derive(Clone, Debug)]
 pub struct BucketedPairs {
     pairs: Pairs,
@@ -107,7 +106,7 @@ pub struct BucketedPairs {
 }
 
 impl BucketedPairs {
-    /// Sorts pairs into buckets, which must go from short to long.
+    /// Sorts pairs into buckets, which must be ordered from short to long.
     pub fn new(pairs: Pairs, buckets: &[Bucket]) -> Self {
         let mut members = vec![Vec::new(); buckets.len()];
         let (mut too_long, mut blank) = (0, 0);
@@ -128,12 +127,12 @@ impl BucketedPairs {
         Self { pairs, buckets: buckets.to_vec(), samples: members.concat(), ends, too_long, blank }
     }
 
-    /// All pairs, in the order in which they came.
+    /// All pairs, in their original order.
     pub fn pairs(&self) -> &Pairs {
         &self.pairs
     }
 
-    /// How many samples there are: the pairs that fit a bucket.
+    /// The number of samples, which are the pairs that fit a bucket.
     pub fn len(&self) -> usize {
         self.samples.len()
     }
@@ -151,7 +150,7 @@ impl BucketedPairs {
     /// The samples of a bucket.
     ///
     /// # Panics
-    /// If there is no such bucket.
+    /// Panics if there is no such bucket.
     pub fn samples_of(&self, bucket: usize) -> Range<usize> {
         let start = if bucket == 0 { 0 } else { self.ends[bucket - 1] };
         start..self.ends[bucket]
@@ -160,7 +159,7 @@ impl BucketedPairs {
     /// The bucket of a sample.
     ///
     /// # Panics
-    /// If there is no such sample.
+    /// Panics if there is no such sample.
     pub fn bucket_of(&self, sample: usize) -> usize {
         assert!(sample < self.len(), "sample {sample} of {}", self.len());
         self.ends.partition_point(|&end| end <= sample)
@@ -169,17 +168,17 @@ impl BucketedPairs {
     /// The words of a sample and of its translation.
     ///
     /// # Panics
-    /// If there is no such sample.
+    /// Panics if there is no such sample.
     pub fn pair(&self, sample: usize) -> (&[u32], &[u32]) {
         self.pairs.get(self.samples[sample])
     }
 
-    /// The batch for these samples: all of the bucket of the first, see [`in_one_bucket`].
+    /// The batch for these samples, all from the bucket of the first: see [`in_one_bucket`].
     ///
-    /// When samples are drawn evenly, so is the first, and a bucket is met in proportion to its size.
+    /// If samples are drawn uniformly, so is the first, and buckets occur in proportion to their size.
     ///
     /// # Panics
-    /// If `samples` is empty or there is no such sample.
+    /// Panics if `samples` is empty or contains an unknown sample.
     pub fn batch(&self, samples: &[usize]) -> Batch {
         let bucket = self.bucket_of(samples[0]);
         let samples = in_one_bucket(samples, self.samples_of(bucket));
@@ -187,7 +186,7 @@ impl BucketedPairs {
         Batch::new(self.buckets[bucket], &pairs)
     }
 
-    /// How the pairs spread over the buckets.
+    /// How the pairs are distributed over the buckets.
     pub fn statistics(&self) -> Statistics {
         let sizes = (0..self.buckets.len()).map(|bucket| self.samples_of(bucket).len());
         let buckets = self.buckets.iter().copied().zip(sizes).collect();
@@ -195,14 +194,14 @@ impl BucketedPairs {
     }
 }
 
-/// As many samples, all from `bucket`: those that are in it stay where they are, and each of the
-/// others gives way to one drawn from the bucket.
+/// Returns as many samples, all from `bucket`: those already in it keep their positions, and each of the others is
+/// replaced by one drawn from it.
 ///
-/// What is drawn follows from `samples` alone. None comes twice before all of the bucket is there,
-/// and within an epoch every sample of every bucket is as likely to come up.
+/// The draws depend on `samples` alone. No sample repeats until the whole bucket has been used, and within an epoch
+/// every sample of every bucket is equally likely.
 ///
 /// # Panics
-/// If `bucket` is empty.
+/// Panics if `bucket` is empty.
 pub fn in_one_bucket(samples: &[usize], bucket: Range<usize>) -> Vec<usize> {
     assert!(!bucket.is_empty(), "nothing can be drawn from an empty bucket");
     let mut randomness = Randomness::of_key(samples.iter().map(|&sample| sample as u64));

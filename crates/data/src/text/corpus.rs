@@ -1,6 +1,6 @@
-//! A whole corpus as a model uses it: pairs to train on, pairs held out, and the two vocabularies.
+//! A whole corpus as a model uses it: training pairs, development pairs, and the two vocabularies.
 //!
-//! It must not know where the text comes from.
+//! This module must not know where the text comes from.
 
 use super::pairs::{Pairs, Sentences};
 use super::tokenise::tokenise;
@@ -15,12 +15,12 @@ pub struct TextPair {
     pub to: String,
 }
 
-/// The most words of each vocabulary, the reserved ones included.
+/// The maximum size of each vocabulary, including the reserved numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VocabularySizes {
-    /// Of the language that is translated.
+    /// The maximum for the source language.
     pub from: usize,
-    /// Of the language that it is translated to.
+    /// The maximum for the target language.
     pub to: usize,
 }
 
@@ -30,21 +30,21 @@ impl Default for VocabularySizes {
     }
 }
 
-/// A corpus in numbers.
+/// A corpus as numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Corpus {
-    /// The words of the language that is translated.
+    /// The vocabulary of the source language.
     pub from: Vocabulary,
-    /// The words of the language that it is translated to.
+    /// The vocabulary of the target language.
     pub to: Vocabulary,
-    /// Pairs to train on.
+    /// The training pairs.
     pub train: Pairs,
-    /// Pairs to watch the training with.
+    /// The development pairs, for scores during training.
     pub dev: Pairs,
 }
 
 impl Corpus {
-    /// Numbers the words of a text; the vocabularies come from the training pairs alone.
+    /// Numbers the words of a text. The vocabularies come from the training pairs alone.
     pub fn of_text(train: &[TextPair], dev: &[TextPair], sizes: VocabularySizes) -> Self {
         let mut from = TalliedSentences::default();
         let mut to = TalliedSentences::default();
@@ -58,7 +58,7 @@ impl Corpus {
         Self { from, to, train: Pairs::new(train_from, train_to), dev }
     }
 
-    /// Numbers more text by the vocabularies there are.
+    /// Encodes more text with the existing vocabularies.
     pub fn encode(&self, pairs: &[TextPair]) -> Pairs {
         encode(pairs, &self.from, &self.to)
     }
@@ -71,7 +71,7 @@ fn encode(pairs: &[TextPair], from: &Vocabulary, to: &Vocabulary) -> Pairs {
     )
 }
 
-/// Sentences whose words are being counted: their numbers are final once all have been seen.
+/// Sentences whose words are still being counted. Their numbers become final once all sentences have been seen.
 #[derive(Default)]
 pub(super) struct TalliedSentences {
     tally: Tally,
@@ -87,7 +87,7 @@ impl TalliedSentences {
         self.sentences.len()
     }
 
-    /// Whether not one word was seen.
+    /// Whether no word was seen.
     pub(super) fn is_blank(&self) -> bool {
         self.tally.is_empty()
     }

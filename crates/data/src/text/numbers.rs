@@ -1,12 +1,11 @@
 //! The built-in corpus: numbers in words, and sums and lists of them, English to French.
 //!
-//! It lets translation train without a download, and shows whether a model has learned: French has
-//! its own order and exceptions (`quatre-vingt-dix-sept`, `vingt et un`, `deux cents` but
-//! `deux cent mille`), and a held-out number is right or wrong. Plain numbers have up to 19 words,
-//! so the longest bucket is filled by `A plus B equals C`, `A minus B equals C` and
-//! `A and then B and then C`.
+//! It lets translation models train without a download, and shows whether they learn: French has its own word order and
+//! exceptions (`quatre-vingt-dix-sept`, `vingt et un`, `deux cents` but `deux cent mille`), and the translation of a
+//! held-out number is either right or wrong. Plain numbers have up to 19 words, so `A plus B equals C`,
+//! `A minus B equals C` and `A and then B and then C` fill the longest bucket.
 //!
-//! A corpus follows from its seed alone. It must not read files, the clock or other randomness.
+//! A corpus depends only on its seed. This module must not read files, the clock or other randomness.
 
 mod phrase;
 mod words;
@@ -24,22 +23,21 @@ use crate::randomness::Randomness;
 /// The largest number in the corpus.
 pub const LARGEST: u64 = 999_999_999_999;
 
-/// Of every twenty pairs, how many are drawn for each bucket: three in five sources have up to nine
-/// words, and no bucket is without its share.
+/// How many of every twenty pairs are drawn for each bucket: three in five sources have up to nine words, and every
+/// bucket gets its share.
 const SHARES: [u64; BUCKETS.len()] = [5, 7, 5, 3];
 
-/// How often another pair is drawn in place of one that is there already. Short sentences do run
-/// out: then one comes again.
+/// How often a duplicate pair is redrawn. Short sentences do run out; then one is repeated.
 const TRIES: usize = 64;
 
-/// How many pairs each part of a corpus has.
+/// The number of pairs in each part of a corpus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
-    /// Pairs to train on.
+    /// Training pairs.
     pub train: usize,
-    /// Pairs to watch the training with.
+    /// Development pairs, for scores during training.
     pub dev: usize,
-    /// Pairs to score with at the end.
+    /// Test pairs, for the final scores.
     pub test: usize,
 }
 
@@ -51,20 +49,20 @@ impl Default for Sizes {
 
 /// The three parts of a corpus.
 ///
-/// A sentence belongs to one part for good, whatever the seed: no source that is held out is ever
-/// trained on. The numbers below a hundred are always trained on, because they are the words.
+/// A sentence always belongs to the same part, whatever the seed, so a held-out source is never trained on. Numbers
+/// below a hundred are always in the training part, because they are the vocabulary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NumberSplit {
-    /// To train on.
+    /// For training.
     Train,
-    /// To watch the training with.
+    /// For scores during training.
     Dev,
-    /// To score with at the end.
+    /// For the final scores.
     Test,
 }
 
 impl NumberSplit {
-    /// The part a sentence belongs to: of sixteen sentences one is for dev and one for test.
+    /// The part that a sentence belongs to: one sentence in sixteen is for dev, and one for test.
     pub fn of(source: &str) -> Self {
         if !source.contains(' ') {
             return Self::Train;
@@ -80,11 +78,11 @@ impl NumberSplit {
 /// A whole corpus as text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NumberText {
-    /// Pairs to train on.
+    /// Training pairs.
     pub train: Vec<TextPair>,
-    /// Pairs to watch the training with.
+    /// Development pairs, for scores during training.
     pub dev: Vec<TextPair>,
-    /// Pairs to score with at the end.
+    /// Test pairs, for the final scores.
     pub test: Vec<TextPair>,
 }
 
@@ -97,7 +95,7 @@ pub fn corpus(seed: u64, sizes: Sizes) -> NumberText {
     NumberText { train, dev, test }
 }
 
-/// The first `count` pairs of one part. They differ from each other as long as there are enough.
+/// The first `count` pairs of one part. They are distinct as long as there are enough.
 pub fn pairs(seed: u64, part: NumberSplit, count: usize) -> Vec<TextPair> {
     let mut randomness = Randomness::of_key([seed, part as u64]);
     let mut seen = HashSet::with_capacity(count);
@@ -117,17 +115,17 @@ pub fn pairs(seed: u64, part: NumberSplit, count: usize) -> Vec<TextPair> {
     pairs
 }
 
-/// Which bucket the next pair is for.
+/// Draws the bucket of the next pair.
 fn bucket(randomness: &mut Randomness) -> usize {
     let ticket = randomness.below_u64(SHARES.iter().sum());
     (0..SHARES.len()).position(|bucket| ticket < SHARES[..=bucket].iter().sum()).expect("a ticket is below the sum")
 }
 
-/// A pair of that part for that bucket.
+/// Draws a pair of this part for this bucket.
 fn pair(randomness: &mut Randomness, part: NumberSplit, bucket: usize) -> TextPair {
     loop {
         let phrase = Phrase::draw(randomness);
-        // Most phrases are of another length: find out before they are written.
+        // Most phrases are of another length: check before writing them out.
         let from_words = phrase.english_count();
         if first_fit_to_translate(&BUCKETS, from_words) != Some(bucket) {
             continue;

@@ -1,6 +1,6 @@
-//! Sentences as numbers, packed one behind the other: millions of them need no allocation each.
+//! Sentences as numbers, packed contiguously: millions of them need no allocation each.
 //!
-//! It must not know what the numbers stand for.
+//! This module must not know what the numbers stand for.
 
 /// Many sentences.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -17,12 +17,12 @@ impl Sentences {
         self.ends.push(self.ids.len());
     }
 
-    /// How many sentences there are.
+    /// The number of sentences.
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no sentences.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
@@ -30,7 +30,7 @@ impl Sentences {
     /// The words of one sentence.
     ///
     /// # Panics
-    /// If there is no such sentence.
+    /// Panics if there is no such sentence.
     pub fn get(&self, index: usize) -> &[u32] {
         let start = if index == 0 { 0 } else { self.ends[index - 1] };
         &self.ids[start..self.ends[index]]
@@ -46,7 +46,7 @@ impl Sentences {
         &self.ids
     }
 
-    /// Sentences of these lengths, one behind the other; nothing if `words` are not as many.
+    /// Sentences of these lengths, packed contiguously; `None` if the lengths do not add up to the number of words.
     pub(super) fn packed(words: Vec<u32>, lengths: impl Iterator<Item = usize>) -> Option<Self> {
         let mut end = 0_usize;
         let ends: Option<Vec<usize>> = lengths
@@ -58,7 +58,7 @@ impl Sentences {
         (end == words.len()).then_some(Self { ids: words, ends: ends? })
     }
 
-    /// Gives every word another number.
+    /// Replaces every word's number by its entry in `renumbered`.
     pub(super) fn renumber(&mut self, renumbered: &[u32]) {
         self.ids.iter_mut().for_each(|id| *id = renumbered[*id as usize]);
     }
@@ -80,21 +80,21 @@ pub struct Pairs {
 }
 
 impl Pairs {
-    /// Pairs the first sentence with the first, and so on.
+    /// Pairs each sentence with the translation at the same index.
     ///
     /// # Panics
-    /// If there are not as many of one as of the other.
+    /// Panics if the numbers of sentences differ.
     pub fn new(from: Sentences, to: Sentences) -> Self {
         assert_eq!(from.len(), to.len(), "every sentence has a translation");
         Self { from, to }
     }
 
-    /// How many pairs there are.
+    /// The number of pairs.
     pub fn len(&self) -> usize {
         self.from.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no pairs.
     pub fn is_empty(&self) -> bool {
         self.from.is_empty()
     }
@@ -102,7 +102,7 @@ impl Pairs {
     /// A sentence and its translation.
     ///
     /// # Panics
-    /// If there is no such pair.
+    /// Panics if there is no such pair.
     pub fn get(&self, index: usize) -> (&[u32], &[u32]) {
         (self.from.get(index), self.to.get(index))
     }

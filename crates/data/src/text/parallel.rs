@@ -1,10 +1,10 @@
-//! Parallel text from files: two files whose lines translate each other, to train on, and two to watch.
+//! Parallel text from files: two files whose lines are translations of each other for training, and two for
+//! development.
 //!
-//! What has been read is kept as numbers in a cache directory, in a file whose name follows from the
-//! content of the sources, the sizes of the vocabularies and the version of the tokeniser: another
-//! content is another file, and old ones may be deleted at any time. It must not print anything, or
-//! fail because of the cache: one that is damaged is built again, and one that cannot be written is
-//! done without.
+//! Text that has been read is cached as numbers, in a file whose name depends on the content of the sources, the sizes
+//! of the vocabularies and the version of the tokeniser. Other content gets another file, and old ones may be deleted
+//! at any time. This module must not print anything, or fail because of the cache: a damaged cache is rebuilt, and one
+//! that cannot be written is skipped.
 
 mod cache;
 mod failure;
@@ -20,7 +20,7 @@ use super::corpus::{Corpus, TalliedSentences, VocabularySizes};
 use super::pairs::{Pairs, Sentences};
 use super::vocabulary::{RESERVED, Vocabulary};
 
-/// Two files whose lines translate each other. Each may be plain or compressed with gzip.
+/// Two files whose lines are translations of each other. Each may be plain or compressed with gzip.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FilePair {
     /// The sentences to translate.
@@ -32,20 +32,18 @@ pub struct FilePair {
 /// The files of a corpus.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Files {
-    /// What to train on.
+    /// The training text.
     pub train: FilePair,
-    /// What to watch the training with, if anything.
+    /// The development text, if any.
     pub dev: Option<FilePair>,
 }
 
-/// Reads a corpus, from the cache in directory `cache` if it is there, and reports to `report` what
-/// becomes of the cache.
+/// Reads a corpus, from the cache in directory `cache` if possible. Events about the cache are passed to `report`.
 ///
-/// Any number of processes may do so at once. Work is done on the current rayon pool.
+/// Any number of processes may do so at once. The work is done on the current rayon pool.
 ///
 /// # Errors
-/// If a file is missing, unsound or without words, or two that should translate each other have not
-/// as many lines.
+/// Fails if a file is missing, invalid or without words, or if the two files of a pair differ in their number of lines.
 pub fn load(
     files: &Files,
     sizes: VocabularySizes,
@@ -69,7 +67,7 @@ pub fn load(
         Ok(None) => {}
         Err(damage) => report(LoadEvent::CacheDamaged { path: &path, damage: &damage }),
     }
-    // The sources may have changed since they were hashed: the name is that of what was built.
+    // The sources may have changed since they were hashed: the name must match what was built.
     let (corpus, hashes) = build(files, sizes)?;
     let key = Key::new(&hashes, sizes);
     let path = key.path_in(directory);
@@ -86,7 +84,7 @@ fn hashes(files: &Files) -> Result<Vec<ContentHash>, ParallelError> {
     pairs.flat_map(|pair| [&pair.from, &pair.to]).map(|path| source::hash(path)).collect()
 }
 
-/// Reads the sources, and returns the hashes of what was read.
+/// Reads the sources. Returns the corpus and the hashes of what was read.
 fn build(files: &Files, sizes: VocabularySizes) -> Result<(Corpus, Vec<ContentHash>), ParallelError> {
     let (from, to) = rayon::join(|| tally(&files.train.from), || tally(&files.train.to));
     let ((from, from_hash), (to, to_hash)) = (from?, to?);
@@ -118,7 +116,7 @@ fn tally(path: &Path) -> Result<(TalliedSentences, ContentHash), ParallelError> 
     Ok((sentences, lines.into_hash()))
 }
 
-/// Reads one side of a text by a vocabulary that is there already.
+/// Encodes one side of a text with an existing vocabulary.
 fn encode(path: &Path, vocabulary: &Vocabulary) -> Result<(Sentences, ContentHash), ParallelError> {
     let mut lines = SourceLines::open(path)?;
     let mut sentences = Sentences::default();

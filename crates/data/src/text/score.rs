@@ -1,6 +1,6 @@
-//! Two plain scores of a translation model: sentences that are exactly right, and perplexity.
+//! Two simple scores of a translation model: the share of exact translations, and perplexity.
 
-/// The share of translations, from 0 to 1, that are word for word their reference; 0 if there are none.
+/// The share of translations, from 0 to 1, that equal their reference word for word; 0 if there are none.
 pub fn exact_matches<'a, T: Eq + 'a>(corpus: impl IntoIterator<Item = (&'a [T], &'a [T])>) -> f64 {
     let (mut matches, mut count) = (0_usize, 0_usize);
     for (candidate, reference) in corpus {
@@ -10,9 +10,9 @@ pub fn exact_matches<'a, T: Eq + 'a>(corpus: impl IntoIterator<Item = (&'a [T], 
     if count == 0 { 0.0 } else { matches as f64 / count as f64 }
 }
 
-/// The perplexity of a mean cross-entropy in nats: among how many words the model is undecided.
+/// The perplexity of a mean cross-entropy in nats: the number of words that the model is effectively choosing from.
 ///
-/// From a loss of 300 on it is infinite, as in TensorFlow's translation tutorial.
+/// It is infinite from a loss of 300 on, as in TensorFlow's translation tutorial.
 pub fn perplexity(loss: f64) -> f64 {
     if loss >= 300.0 { f64::INFINITY } else { loss.exp() }
 }

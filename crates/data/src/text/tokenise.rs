@@ -1,13 +1,13 @@
-//! Splits a sentence into words and marks of punctuation, and puts them together again.
+//! Splits a sentence into words and punctuation marks, and joins them again.
 //!
-//! Words end at spaces of any kind and at marks; a mark is a token of its own, an apostrophe too
-//! (`C'est` is `C`, `'`, `est`), while a hyphen is part of its word. Every digit becomes `0`, and
-//! typographic apostrophes and quotation marks become the plain ones, so that a vocabulary knows
-//! one form of each. Capitals stay. It must not know any language.
+//! Words end at spaces of any kind and at punctuation marks. A mark is a token of its own, even an apostrophe (`C'est`
+//! is `C`, `'`, `est`), but a hyphen is part of its word. Every digit becomes `0`, and typographic apostrophes and
+//! quotation marks become plain ones, so that a vocabulary has only one form of each. Case is kept. This module must
+//! not know any language.
 
 use std::borrow::Cow;
 
-/// Changes whenever a sentence may come out in other tokens, so that nothing cached before is used.
+/// Must be incremented whenever a sentence may produce other tokens, so that no older cache is used.
 pub const VERSION: u32 = 1;
 
 /// The tokens of a sentence, in order.
@@ -42,9 +42,9 @@ impl<'a> Iterator for Tokens<'a> {
     }
 }
 
-/// A readable sentence of these tokens: without spaces before punctuation and around apostrophes.
+/// A readable sentence of these tokens: without spaces before punctuation or around apostrophes.
 ///
-/// Tokenised again it has the same tokens, if these came from [`tokenise`].
+/// If the tokens came from [`tokenise`], tokenising the sentence returns them.
 pub fn detokenise<T: AsRef<str>>(tokens: &[T]) -> String {
     let mut sentence = String::new();
     let mut quoted = false;
@@ -71,7 +71,7 @@ pub fn detokenise<T: AsRef<str>>(tokens: &[T]) -> String {
     sentence
 }
 
-/// On which sides a token may be set off by a space.
+/// The sides on which a token may be separated by a space.
 struct Spaces {
     before: bool,
     after: bool,
@@ -84,13 +84,13 @@ impl Spaces {
     const BOTH: Self = Self { before: true, after: true };
 }
 
-/// Whether a mark stands inside a number such as `0.00` or a time such as `00:00`.
+/// Whether a mark is inside a number such as `0.00` or a time such as `00:00`.
 fn is_between_figures<T: AsRef<str>>(tokens: &[T], index: usize) -> bool {
     let is_figure = |token: &T| token.as_ref().bytes().all(|byte| byte == b'0');
     index > 0 && is_figure(&tokens[index - 1]) && tokens.get(index + 1).is_some_and(is_figure)
 }
 
-/// Where the word at the start of a text ends.
+/// The end of the word at the start of a text.
 fn word_end(text: &str) -> usize {
     let mut end = 0;
     while let Some(&byte) = text.as_bytes().get(end) {
@@ -110,7 +110,7 @@ fn word_end(text: &str) -> usize {
     end
 }
 
-/// The ASCII characters that may be part of a word: nearly all text is one look-up a byte.
+/// The ASCII characters that may be part of a word, so that nearly all text takes one lookup per byte.
 const IN_WORDS: [bool; 128] = {
     let mut in_words = [false; 128];
     let mut byte = 0;
@@ -122,14 +122,14 @@ const IN_WORDS: [bool; 128] = {
     in_words
 };
 
-/// Spaces of all widths, breaking or not, and the invisible ones that Unicode does not call spaces.
+/// Spaces of all widths, breaking or not, and invisible characters that Unicode does not count as spaces.
 fn is_space(c: char) -> bool {
     const ZERO_WIDTH_SPACE: char = '\u{200b}';
     const BYTE_ORDER_MARK: char = '\u{feff}';
     c.is_whitespace() || c == ZERO_WIDTH_SPACE || c == BYTE_ORDER_MARK
 }
 
-/// The token of a mark of punctuation; none for what may be part of a word.
+/// The token of a punctuation mark; `None` for a character that may be part of a word.
 const fn mark(c: char) -> Option<&'static str> {
     Some(match c {
         '.' => ".",
@@ -154,7 +154,7 @@ const fn mark(c: char) -> Option<&'static str> {
     })
 }
 
-/// The word with every digit 0 and without hyphens that only show at the end of a line.
+/// The word with every digit replaced by 0, and without soft hyphens.
 fn normalised(word: &str) -> Cow<'_, str> {
     const SOFT_HYPHEN: char = '\u{ad}';
     if !word.bytes().any(|byte| byte.is_ascii_digit()) && !word.contains(SOFT_HYPHEN) {

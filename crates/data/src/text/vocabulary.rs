@@ -1,7 +1,7 @@
-//! Which words a model knows, and their numbers: the most frequent ones of the training text.
+//! The words that a model knows and their numbers: the most frequent words of the training text.
 //!
-//! The first four numbers are not words: padding, the start of a sentence, its end, and any word
-//! that is not known. It must not know files other than its own, or how words are found in a text.
+//! The first four numbers are reserved: padding, the start of a sentence, its end, and unknown words. This module must
+//! not know files other than its own, or how words are found in a text.
 
 use std::collections::HashMap;
 use std::fs;
@@ -13,16 +13,16 @@ use thiserror::Error;
 
 use super::tokenise::{detokenise, tokenise};
 
-/// Fills up a sentence to the length of its batch; as a target it weighs nothing.
+/// Pads a sentence to the length of its batch; as a target it has no weight.
 pub const PAD: u32 = 0;
-/// What the decoder is given before the first word.
+/// The decoder's input before the first word.
 pub const GO: u32 = 1;
 /// The end of a sentence.
 pub const EOS: u32 = 2;
-/// Any word that is not known.
+/// Any unknown word.
 pub const UNK: u32 = 3;
 
-/// How the numbers that are not words are written, in their order.
+/// The tokens of the reserved numbers, in their order.
 pub const RESERVED: [&str; 4] = ["_PAD", "_GO", "_EOS", "_UNK"];
 
 /// Why a vocabulary could not be read.
@@ -34,7 +34,7 @@ pub enum VocabularyError {
     File {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The content is not a vocabulary.
@@ -42,29 +42,29 @@ pub enum VocabularyError {
     Malformed {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         malformed: Malformed,
     },
 }
 
-/// What keeps a text from being a vocabulary.
+/// Why a text is not a valid vocabulary.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Malformed {
-    /// It is not UTF-8.
+    /// The text is not UTF-8.
     #[error("line {line} is not UTF-8")]
     NotUtf8 {
         /// The line, counted from 1.
         line: usize,
     },
-    /// It does not begin with the four reserved lines.
+    /// The text does not begin with the four reserved lines.
     #[error("line {line} is {got:?}, expected {expected}")]
     Reserved {
         /// The line, counted from 1.
         line: usize,
-        /// What belongs there.
+        /// The expected token.
         expected: &'static str,
-        /// What is there.
+        /// The actual line.
         got: String,
     },
     /// A line is not one token.
@@ -72,22 +72,22 @@ pub enum Malformed {
     NotAToken {
         /// The line, counted from 1.
         line: usize,
-        /// What is there.
+        /// The actual line.
         got: String,
     },
-    /// A word is there twice.
+    /// A word occurs twice.
     #[error("line {line} has the word {word:?} of line {earlier} again")]
     Repeated {
         /// The line, counted from 1.
         line: usize,
-        /// The line that has it first.
+        /// The line where it occurs first.
         earlier: usize,
         /// The word.
         word: String,
     },
 }
 
-/// Counts words, and numbers them in the order they are first seen.
+/// Counts words, and numbers them in order of first occurrence.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
     numbers: HashMap<Box<str>, u32>,
@@ -95,7 +95,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Counts a word and returns its number, which is the number of different words seen before it.
+    /// Counts a word and returns its number, which is the number of distinct words seen before it.
     pub fn add(&mut self, word: &str) -> u32 {
         if let Some(&number) = self.numbers.get(word) {
             self.counts[number as usize] += 1;
@@ -107,7 +107,7 @@ impl Tally {
         number
     }
 
-    /// How many different words were seen.
+    /// The number of distinct words seen.
     pub fn len(&self) -> usize {
         self.counts.len()
     }
@@ -117,7 +117,7 @@ impl Tally {
         self.counts.is_empty()
     }
 
-    /// For each word by its number here, its number in `vocabulary`.
+    /// For each word, indexed by its number here, its number in `vocabulary`.
     pub(super) fn renumbered(&self, vocabulary: &Vocabulary) -> Vec<u32> {
         let mut renumbered = vec![UNK; self.len()];
         self.numbers.iter().for_each(|(word, &number)| renumbered[number as usize] = vocabulary.id(word));
@@ -137,10 +137,10 @@ pub struct Vocabulary {
 }
 
 impl Vocabulary {
-    /// The most frequent words, equally frequent ones in the order of their letters.
+    /// The most frequent words; equally frequent ones in alphabetical order.
     ///
-    /// `size` is the most there may be, the four reserved numbers included. A word of the text that
-    /// is written like a reserved one is not taken.
+    /// `size` is the maximum, including the four reserved numbers. Words that are spelled like a reserved token are
+    /// left out.
     pub fn by_frequency(tally: &Tally, size: usize) -> Self {
         let mut words: Vec<(&str, u64)> = tally.iter().filter(|(word, _)| !RESERVED.contains(word)).collect();
         words.sort_unstable_by(|(word, count), (other, others)| others.cmp(count).then_with(|| word.cmp(other)));
@@ -150,23 +150,23 @@ impl Vocabulary {
 
     fn numbered<'a>(words: impl Iterator<Item = &'a str>) -> Self {
         let words: Vec<Arc<str>> = words.map(Arc::from).collect();
-        // What is written like a reserved number is a word that is not known.
+        // A word that is spelled like a reserved token is unknown.
         let known = words.iter().zip(0..).skip(RESERVED.len());
         let ids = known.map(|(word, id)| (Arc::clone(word), id)).collect();
         Self { words, ids }
     }
 
-    /// How many numbers there are, the reserved ones included.
+    /// The size, including the reserved numbers.
     pub fn size(&self) -> usize {
         self.words.len()
     }
 
-    /// The number of a token; [`UNK`] if it is not known.
+    /// The number of a token; [`UNK`] if it is unknown.
     pub fn id(&self, token: &str) -> u32 {
         self.ids.get(token).copied().unwrap_or(UNK)
     }
 
-    /// The token of a number; that of [`UNK`] if there is no such number.
+    /// The token of a number; that of [`UNK`] if the number is unknown.
     pub fn token(&self, id: u32) -> &str {
         self.words.get(id as usize).map_or(RESERVED[UNK as usize], |word| word)
     }
@@ -187,35 +187,35 @@ impl Vocabulary {
         detokenise(&self.decode(ids))
     }
 
-    /// Writes one token a line, at once: no reader ever sees half of it.
+    /// Writes one token per line, atomically: no reader ever sees an incomplete file.
     ///
     /// # Errors
-    /// If the file cannot be written.
+    /// Fails if the file cannot be written.
     pub fn save(&self, path: &Path) -> Result<(), VocabularyError> {
         let written = windlass_files::write(path, &[self.to_text().as_bytes()]);
         written.map_err(|source| VocabularyError::File { path: path.to_path_buf(), source })
     }
 
-    /// Reads what [`Vocabulary::save`] wrote.
+    /// Reads a file written by [`Vocabulary::save`].
     ///
     /// # Errors
-    /// If the file cannot be read or is not a vocabulary.
+    /// Fails if the file cannot be read or is not a vocabulary.
     pub fn load(path: &Path) -> Result<Self, VocabularyError> {
         let bytes = fs::read(path).map_err(|source| VocabularyError::File { path: path.to_path_buf(), source })?;
         Self::from_text(&bytes).map_err(|malformed| VocabularyError::Malformed { path: path.to_path_buf(), malformed })
     }
 
-    /// One token a line.
+    /// The text form, one token per line.
     pub fn to_text(&self) -> String {
         let mut text = String::with_capacity(self.words.iter().map(|word| word.len() + 1).sum());
         self.words.iter().for_each(|word| text.extend([word, "\n"]));
         text
     }
 
-    /// Reads one token a line.
+    /// Parses the text form, one token per line.
     ///
     /// # Errors
-    /// If that is not what the bytes are.
+    /// Fails if the bytes are not a vocabulary.
     pub fn from_text(bytes: &[u8]) -> Result<Self, Malformed> {
         let text = std::str::from_utf8(bytes).map_err(|error| {
             let line = 1 + bytes[..error.valid_up_to()].iter().filter(|&&byte| byte == b'\n').count();

@@ -1,7 +1,7 @@
-//! Two small classifiers in plain loops, to measure how hard a set of images is.
+//! Two small classifiers in plain loops, to measure the difficulty of a set of images.
 //!
-//! A yardstick for tests and examples of this crate only: no batches, no threads, nothing tuned. It
-//! must not become a trainer anybody uses.
+//! A yardstick for this crate's tests and examples only: no batches, no threads, no tuning. It must not become a
+//! general-purpose trainer.
 
 use windlass_data::Images;
 
@@ -13,12 +13,12 @@ pub struct Classifier {
     output: Layer,
 }
 
-/// How a classifier is trained: plain stochastic gradient descent, one image a step.
+/// The training parameters: plain stochastic gradient descent, one image per step.
 #[derive(Clone, Copy)]
 pub struct Training {
     /// Passes over the images.
     pub epochs: usize,
-    /// Learning rate of the first epoch; it falls to nothing in a straight line.
+    /// The learning rate of the first epoch; it falls linearly to zero.
     pub rate: f32,
 }
 
@@ -46,7 +46,7 @@ impl Classifier {
         }
     }
 
-    /// The share of images whose class is told rightly.
+    /// The share of images that are classified correctly.
     pub fn accuracy(&self, images: &Images) -> f64 {
         let mut input = Vec::new();
         let right = (0..images.len()).filter(|&index| {
@@ -89,7 +89,7 @@ impl Classifier {
 }
 
 struct Layer {
-    /// One row of weights for each input: most inputs are zero and their rows are skipped.
+    /// One row of weights per input: most inputs are zero, and their rows are skipped.
     weights: Vec<f32>,
     biases: Vec<f32>,
 }
@@ -99,7 +99,7 @@ impl Layer {
         Self { weights: vec![0.0; inputs * outputs], biases: vec![0.0; outputs] }
     }
 
-    /// Weights spread evenly over ±√(6 / inputs), always the same ones.
+    /// Weights uniformly distributed over ±√(6 / inputs), always the same.
     fn random(inputs: usize, outputs: usize) -> Self {
         let mut layer = Self::zero(inputs, outputs);
         let spread = (6.0 / inputs as f32).sqrt();

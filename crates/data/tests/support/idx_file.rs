@@ -1,4 +1,4 @@
-//! Makes idx files, sound and unsound, for tests.
+//! Builds idx files, valid and invalid, for tests.
 
 /// The bytes of an idx file of unsigned bytes.
 pub fn idx_bytes(dimensions: &[u32], elements: &[u8]) -> Vec<u8> {

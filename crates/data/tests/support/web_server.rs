@@ -1,20 +1,20 @@
-//! A web server of a few lines that answers each request as a test wants it answered.
+//! A minimal web server that answers each request as a test directs.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-/// What was asked.
+/// A request as received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
     /// The path, such as `/data/file`.
     pub path: String,
-    /// The first byte of the range asked for, if one was.
+    /// The first byte of the requested range, if any.
     pub from: Option<usize>,
 }
 
-/// What to answer.
+/// The response to send.
 #[derive(Clone, Debug)]
 pub struct Reply {
     status: u16,
@@ -48,7 +48,7 @@ impl Reply {
         reply
     }
 
-    /// The whole file or the range asked for, as a good server answers.
+    /// The whole file or the requested range, as a well-behaved server responds.
     pub fn serve(body: &[u8], request: &Request) -> Self {
         match request.from {
             None => Self::whole(body),
@@ -57,7 +57,7 @@ impl Reply {
         }
     }
 
-    /// The same answer, but the connection breaks after so many bytes of the body.
+    /// The same response, but the connection breaks after this many bytes of the body.
     pub fn cut_after(self, bytes: usize) -> Self {
         Self { cut_after: Some(bytes), ..self }
     }
@@ -72,7 +72,7 @@ impl Reply {
     }
 }
 
-/// A server on a port of its own; it ends with the value.
+/// A server on its own port; it stops when dropped.
 pub struct WebServer {
     address: SocketAddr,
     requests: Arc<Mutex<Vec<Request>>>,
@@ -80,7 +80,7 @@ pub struct WebServer {
 }
 
 impl WebServer {
-    /// Starts a server that answers with what `answer` makes of a request and its number.
+    /// Starts a server that responds with `answer` of a request's number and the request.
     pub fn start(mut answer: impl FnMut(usize, &Request) -> Reply + Send + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -89,18 +89,18 @@ impl WebServer {
         let thread = std::thread::spawn(move || {
             for stream in listener.incoming() {
                 let mut stream = stream.unwrap();
-                // The last connection comes from `drop` and asks for nothing.
+                // The last connection comes from `drop` and sends no request.
                 let Some(request) = read_request(&stream) else { return };
                 let number = log.lock().unwrap().len();
                 log.lock().unwrap().push(request.clone());
-                // A client that has heard enough may hang up.
+                // The client may hang up before the response ends.
                 let _ = answer(number, &request).send(&mut stream);
             }
         });
         Self { address, requests, thread: Some(thread) }
     }
 
-    /// The address of the directory with the files.
+    /// The address of the directory that serves the files.
     pub fn base_url(&self) -> String {
         format!("http://{}/data/", self.address)
     }
@@ -110,7 +110,7 @@ impl WebServer {
         self.requests.lock().unwrap().clone()
     }
 
-    /// Where each request so far asked to begin.
+    /// The byte at which each request so far asked to start.
     pub fn ranges(&self) -> Vec<Option<usize>> {
         self.requests().iter().map(|request| request.from).collect()
     }

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 
 use simulated::Run;
 
-/// Between two statuses.
+/// The interval between two statuses.
 const TICK: Duration = Duration::from_millis(250);
 
 /// Serve the page of a simulated run.
@@ -74,7 +74,7 @@ async fn main() -> std::io::Result<()> {
     if args.fault_on_enter {
         std::thread::spawn(move || {
             let mut line = String::new();
-            // At the end of the input nothing goes wrong.
+            // The end of the input triggers no fault.
             if std::io::stdin().read_line(&mut line).is_ok_and(|bytes| bytes > 0) {
                 entered.send_replace(true);
             }

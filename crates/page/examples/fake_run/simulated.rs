@@ -1,4 +1,4 @@
-//! A run that could be: numbers that move as those of a real one do, and one fault. Nothing is trained.
+//! A plausible run: numbers that move like those of a real one, and one fault. Nothing is trained.
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -11,7 +11,7 @@ use windlass_page::{
 
 use crate::Fault;
 
-/// Steps of 100 samples that a worker makes in a second.
+/// How many steps of 100 samples a worker makes per second.
 const STEPS_PER_SECOND: f64 = 260.0;
 const BATCH: f64 = 100.0;
 /// The parameters of the simulated network, in bytes.
@@ -19,7 +19,7 @@ const MODEL_BYTES: u64 = 38_400_000;
 const CHECKPOINT_EVERY_SECS: f64 = 15.0;
 /// A worker is declared dead after this silence.
 const DEAD_AFTER_SECS: f64 = 2.0;
-/// The latest windows are judged, one for each second.
+/// Stragglers are judged by the latest windows, one per second.
 const WINDOWS: usize = 20;
 
 pub struct Run {
@@ -76,7 +76,7 @@ impl Run {
         &self.status
     }
 
-    /// Lets the fault happen now.
+    /// Triggers the fault now.
     pub fn go_wrong(&mut self) {
         self.fault_at = self.status.elapsed_secs;
     }
@@ -165,7 +165,7 @@ impl Run {
         }
     }
 
-    /// What is done once a second.
+    /// Updates whatever changes once a second.
     fn look_around(&mut self) {
         let status = &mut self.status;
         let alive = |measured: &&Measured| status.workers[measured.worker.0 as usize].state != State::Dead;
@@ -229,7 +229,7 @@ fn worker(index: u32) -> Worker {
     }
 }
 
-/// A server with its part of the model; the first has a little more.
+/// A server with its share of the model; the first has a little more.
 fn server(index: u32, servers: u32) -> Server {
     let even = MODEL_BYTES / u64::from(servers);
     let shard_bytes = if index == 0 { even } else { even * 3 / 4 };

@@ -1,4 +1,4 @@
-//! Curves and bars as SVG. Lines lie in a nested drawing that is stretched; text and ticks lie outside it and are not.
+//! Curves and bars as SVG. Lines are in a nested drawing that is stretched; text and ticks are outside it and are not.
 
 use maud::{Markup, html};
 
@@ -9,7 +9,7 @@ use crate::view::Speed;
 /// The parts of a worker's time, in the order of [`split`].
 pub(super) const SPLIT: [&str; 4] = ["compute", "network", "data", "wait"];
 
-/// The pattern of waiting, which can be told from the others without colour.
+/// The pattern for waiting, which is recognisable without colour.
 pub(super) fn hatching() -> Markup {
     html! {
         svg.unseen aria-hidden="true" width="0" height="0" {
@@ -69,7 +69,7 @@ pub(super) fn speed(speed: &Speed, top: f64) -> Markup {
     }
 }
 
-/// A bar that is filled to a percentage, which is told beside it.
+/// A bar filled to a percentage, which is printed next to it.
 pub(super) fn bar(path: &str, percent: f64) -> Markup {
     let width = format!("{percent}%");
     html! {
@@ -80,7 +80,7 @@ pub(super) fn bar(path: &str, percent: f64) -> Markup {
     }
 }
 
-/// What a worker's time went into, with the same in words.
+/// The split of a worker's time, with the same information as text.
 pub(super) fn split(parts: [f64; 4], text: &str) -> Markup {
     let starts = parts.iter().scan(0.0, |sum, part| Some(std::mem::replace(sum, *sum + part)));
     html! {

@@ -1,9 +1,9 @@
-//! The page, with all its figures and charts in it, so that it can be read without the script.
+//! The page, complete with all figures and charts, so that it can be read without the script.
 //!
-//! The script changes what is shown by these attributes, whose paths begin at the nearest `data-item`, or else at the
-//! view: `data-text` names what an element's text is; `data-set` what its attributes are (`attribute=path;…`);
-//! `data-list` the array that its children with `data-item` show, and `data-template` what a new one is made from;
-//! `data-chart`, `data-spark` and `data-split` mark what is drawn from numbers. Everything is escaped by maud.
+//! The script updates what is shown by these attributes, whose paths are relative to the nearest `data-item`, or else
+//! to the view: `data-text` names the source of an element's text; `data-set` names those of its attributes
+//! (`attribute=path;…`); `data-list` names the array that its children with `data-item` show, and `data-template` the
+//! template for new ones; `data-chart`, `data-spark` and `data-split` mark drawings. maud escapes everything.
 
 mod charts;
 mod tables;
@@ -122,8 +122,8 @@ fn list(element: &str, path: &str, template: &str, items: impl Iterator<Item = M
     }
 }
 
-/// Items as they are first shown. The script replaces them by ones of its own, so they need not say how to change them,
-/// which would be a third of a page of many workers. Text from users cannot look like an attribute: its quotes are escaped.
+/// Items as first shown. The script replaces them by its own, so they can do without bindings, which would be a third
+/// of a page of many workers. Text from users cannot look like an attribute, because its quotes are escaped.
 fn without_bindings(items: Markup) -> Markup {
     let mut rest = items.0.as_str();
     let mut kept = String::with_capacity(rest.len());
@@ -143,7 +143,7 @@ fn without_bindings(items: Markup) -> Markup {
     PreEscaped(kept)
 }
 
-/// A state by symbol, word and colour.
+/// A state as symbol, word and colour.
 fn badge(path: &str, badge: &Badge) -> Markup {
     html! {
         span.badge data-tone=(badge.tone) data-set={ "data-tone=" (path) ".tone" } {
@@ -197,7 +197,7 @@ fn task_box(task: &TaskBox) -> Markup {
     }
 }
 
-/// What the script makes new items from. Elements of SVG need one around them to be parsed as such.
+/// The templates for new items. SVG elements need an `svg` element around them to be parsed as such.
 fn templates() -> Markup {
     let item = |id: &str, markup: Markup| html! { template id={ "new-" (id) } { (markup) } };
     let shape = |id: &str, markup: Markup| item(id, html! { svg { (markup) } });

@@ -1,4 +1,4 @@
-//! The tables. On a narrow screen a row becomes a card, in which each cell is told by its `data-label`.
+//! The tables. On a narrow screen a row becomes a card, in which each cell is labelled by its `data-label`.
 
 use maud::{Markup, html};
 
@@ -108,7 +108,7 @@ fn number(label: &str, path: &str, value: &str) -> Markup {
     html! { td.number data-label=(label) data-text=(path) { (value) } }
 }
 
-/// A table; its caption is read out alone where the heading above says the same.
+/// A table. If the heading above it says the same as its caption, only screen readers get the caption.
 fn table(caption: &str, first: &str, heads: &[&str], rows: Markup) -> Markup {
     let is_text = |head: &str| ["State", "Recent time", "Waiting", "Tasks", "CPU", "Memory"].contains(&head);
     html! {

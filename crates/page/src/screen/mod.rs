@@ -1,6 +1,6 @@
-//! A run on one screen of a terminal, drawn again and again: the same words as on the page, for `windlass top`.
+//! A run on a terminal screen, redrawn repeatedly with the same words as the page, for `windlass top`.
 //!
-//! Draws into any buffer. Must know neither the terminal nor the network: whoever shows it asks, and reads the keys.
+//! Draws into any buffer. Must know neither the terminal nor the network: its user fetches statuses and reads keys.
 
 mod tasks;
 
@@ -17,35 +17,35 @@ use crate::text::facts;
 use crate::view::{Badge, EventRow, Finding, View};
 use tasks::TaskTable;
 
-/// The most lines of the headline and of the facts.
+/// The maximum number of lines of the headline, of the facts, and, unless the screen is tall, of the findings.
 const MOST_LINES: usize = 3;
-/// Lines of the loss, with its title, on a screen of usual height.
+/// The height of the loss chart, including its title, on a screen of usual height.
 const CHART_LINES: u16 = 4;
-/// A screen with as many lines has room for twice as many.
+/// From this height on, a screen shows a loss chart of twice the height, and all findings.
 const TALL: u16 = 40;
-/// Lines of events, with their title, that the tasks leave room for.
+/// Lines that the tasks leave for events, including the title.
 const FEWEST_EVENT_LINES: u16 = 4;
-/// What is drawn in eighths of a line.
+/// The range of heights in the loss chart, which is drawn in eighths of a line.
 const LEVELS: u64 = 1000;
 
-/// What is shown of a run, and which of its tasks.
+/// The run being shown, and which of its tasks are visible.
 #[derive(Debug, Clone, Default)]
 pub struct Screen {
     address: String,
     status: Option<Status>,
-    /// How many tasks have been scrolled away above.
+    /// The index of the first visible task.
     first: usize,
-    /// How many are shown.
+    /// How many tasks fit.
     visible: usize,
     has_colors: bool,
 }
 
-/// Nobody has answered for a while.
+/// The run has not answered for a while.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Silence {
-    /// For how long.
+    /// The duration of the silence, in seconds.
     pub secs: f64,
-    /// Why, as far as that is known.
+    /// The reason, as far as it is known.
     pub why: String,
 }
 
@@ -56,9 +56,9 @@ pub enum Scroll {
     Up,
     /// One task down.
     Down,
-    /// As many tasks up as are shown.
+    /// One screenful of tasks up.
     PageUp,
-    /// As many tasks down as are shown.
+    /// One screenful of tasks down.
     PageDown,
     /// To the first task.
     Home,
@@ -67,17 +67,17 @@ pub enum Scroll {
 }
 
 impl Screen {
-    /// Of the run at this address, which has not answered yet.
+    /// A screen for the run at this address, which has not answered yet.
     pub fn new(address: impl Into<String>, has_colors: bool) -> Self {
         Self { address: address.into(), has_colors, ..Self::default() }
     }
 
-    /// The run has answered.
+    /// Records an answer of the run.
     pub fn answered(&mut self, status: Status) {
         self.status = Some(status);
     }
 
-    /// Shows other tasks, if there are more than fit.
+    /// Scrolls the tasks, if there are more than fit.
     pub fn scroll(&mut self, to: Scroll) {
         self.first = match to {
             Scroll::Up => self.first.saturating_sub(1),
@@ -89,7 +89,7 @@ impl Screen {
         };
     }
 
-    /// Draws all of it.
+    /// Draws the whole screen.
     pub fn draw(&mut self, frame: &mut Frame<'_>, silence: Option<&Silence>) {
         let [body, foot] = Layout::vertical([Constraint::Min(0), Constraint::Length(1)]).areas(frame.area());
         let all = match self.status.take() {
@@ -106,7 +106,7 @@ impl Screen {
         frame.render_widget(Paragraph::new(self.foot(silence, all)), foot);
     }
 
-    /// Returns how many tasks there are.
+    /// Draws the status. Returns how many tasks there are.
     fn draw_run(&mut self, frame: &mut Frame<'_>, area: Rect, status: &Status) -> usize {
         let view = View::new(status);
         let head = self.head(status, &view, area.width);
@@ -132,7 +132,7 @@ impl Screen {
         rows
     }
 
-    /// The sentence of state, the facts, and how far the run is.
+    /// The headline, the facts, and the progress bar.
     fn head(&self, status: &Status, view: &View, width: u16) -> Vec<Line<'static>> {
         let width = usize::from(width);
         let wrapped = |text: &str, style: Style| -> Vec<Line<'static>> {
@@ -156,7 +156,7 @@ impl Screen {
         Line::from(vec![done, Span::raw("░".repeat(room.saturating_sub(filled))), Span::raw(label)])
     }
 
-    /// Who is waited for, or who slows the run down.
+    /// The tasks that are waited for, or that slow the run down.
     fn findings(&self, view: &View, width: u16) -> Vec<Line<'static>> {
         let options = textwrap::Options::new(usize::from(width.max(4))).subsequent_indent("  ");
         let lines = |finding: &Finding| {
@@ -168,7 +168,7 @@ impl Screen {
         view.chains.iter().chain(&view.findings).flat_map(lines).collect()
     }
 
-    /// Which keys there are, and whether the run answers.
+    /// The available keys, or a notice that the run does not answer.
     fn foot(&self, silence: Option<&Silence>, tasks: usize) -> Line<'static> {
         if let Some(Silence { secs, why }) = silence {
             let text = format!("✕ no answer for {}, trying again: {}", duration(*secs), plain(why));
@@ -200,7 +200,7 @@ fn title(text: impl Into<String>) -> Line<'static> {
     Line::styled(text.into(), Modifier::BOLD)
 }
 
-/// What happened, the latest first.
+/// The events, latest first.
 fn events(view: &View, tone: impl Fn(Badge) -> Style) -> Vec<Line<'static>> {
     let event = |event: &EventRow| {
         let symbol = Span::styled(format!("{} ", event.badge.symbol), tone(event.badge));
@@ -210,7 +210,7 @@ fn events(view: &View, tone: impl Fn(Badge) -> Style) -> Vec<Line<'static>> {
     std::iter::once(title("events, the latest first")).chain(view.events.iter().map(event)).chain(note).collect()
 }
 
-/// The loss over the whole run, and in words.
+/// Draws the loss over the whole run, and describes it in words.
 fn draw_loss(frame: &mut Frame<'_>, area: Rect, chart: &Chart, style: Style) {
     let [head, bars] = Layout::vertical([Constraint::Length(1), Constraint::Min(0)]).areas(area);
     let name = if chart.name.is_empty() { "loss" } else { &chart.name };
@@ -218,7 +218,7 @@ fn draw_loss(frame: &mut Frame<'_>, area: Rect, chart: &Chart, style: Style) {
     frame.render_widget(Sparkline::default().data(columns(chart, bars.width)).max(LEVELS).style(style), bars);
 }
 
-/// The height of the curve in every column; a column between two points is as high as the one before it.
+/// The height of the curve in every column; a column between two points repeats the height of the earlier one.
 fn columns(chart: &Chart, width: u16) -> Vec<Option<u64>> {
     let mut columns = vec![None; usize::from(width)];
     let (Some(last), false) = (columns.len().checked_sub(1), chart.points.is_empty()) else { return columns };
@@ -230,7 +230,7 @@ fn columns(chart: &Chart, width: u16) -> Vec<Option<u64>> {
         {
             height = y.map(|y| {
                 let share = 1.0 - chart.scale.down(y).clamp(0.0, 100.0) / 100.0;
-                // The lowest is to be seen, too.
+                // Even the lowest value should be visible.
                 ((share * LEVELS as f64) as u64).max(LEVELS / 24)
             });
         }
@@ -239,7 +239,7 @@ fn columns(chart: &Chart, width: u16) -> Vec<Option<u64>> {
     columns
 }
 
-/// How many lines each part has.
+/// The height of each part, in lines.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Heights {
     head: u16,
@@ -250,8 +250,8 @@ struct Heights {
 }
 
 impl Heights {
-    /// Divides `all` lines among parts that want so many. The head comes first, then some tasks, findings, events and the
-    /// loss; more tasks and events get what is left.
+    /// Divides `all` lines among parts that need these numbers of lines. The head comes first, then some tasks,
+    /// findings, events and the loss chart; more tasks and events get the rest.
     fn new(all: u16, [head, findings, events, tasks]: [u16; 4]) -> Self {
         let mut left = all;
         let mut take = |wanted: u16| {

@@ -1,4 +1,4 @@
-//! The tasks as a table, a line each.
+//! The table of tasks, one per line.
 
 use ratatui::layout::Constraint;
 use ratatui::style::{Modifier, Style};
@@ -7,7 +7,7 @@ use ratatui::widgets::{Cell, Row, Table};
 
 use crate::view::{Badge, ServerRow, View, WorkerRow};
 
-/// With the widths of all columns but the last, which has the rest: on 80 columns, 18.
+/// The columns and their widths. The last takes the remaining space: 18 of 80 columns.
 const COLUMNS: [(&str, u16); 10] = [
     ("task", 11),
     ("step", 9),
@@ -20,7 +20,7 @@ const COLUMNS: [(&str, u16); 10] = [
     ("memory", 6),
     ("state", 0),
 ];
-/// The column that names the task, and the one that tells its state, begin at the left; numbers end at the right.
+/// The left-aligned columns, which hold text; the others hold numbers and are right-aligned.
 const LEFT: [&str; 2] = ["task", "state"];
 
 pub(super) struct TaskTable {
@@ -39,12 +39,12 @@ impl TaskTable {
         self.rows.len()
     }
 
-    /// How many lines it has, with its head.
+    /// The height in lines, including the header.
     pub(super) fn len(&self) -> usize {
         1 + self.rows.len().max(1)
     }
 
-    /// So many of the tasks, from the `first` on.
+    /// A table of `many` tasks, starting with task `first`.
     pub(super) fn widget(&self, first: usize, many: usize) -> Table<'static> {
         let shown = self.rows.iter().skip(first).take(many);
         let mut rows: Vec<Row<'static>> =
@@ -80,7 +80,7 @@ fn server(row: &ServerRow) -> [String; COLUMNS.len()] {
     [name, none(), row.age.clone(), none(), none(), none(), none(), row.cpu.clone(), row.memory.clone(), state]
 }
 
-/// For whom it waits, or how it is.
+/// The tasks that it waits for, or else its state.
 fn state(badge: Badge, wait: &str, is_chief: bool) -> String {
     match wait {
         "–" if is_chief => format!("{}, chief", badge.word),

@@ -1,6 +1,6 @@
-//! The cluster as a drawing: workers above, parameter servers with their shards below, and what passes between them.
+//! The cluster as a drawing: workers above, parameter servers and their shards below, and the traffic between them.
 //!
-//! Places are in percent of the width and in pixels of the height, so that text has one size on every screen.
+//! Positions are in percent of the width and in pixels of the height, so that text has one size on every screen.
 
 use serde::Serialize;
 use windlass_core::cluster::TaskId;
@@ -15,11 +15,11 @@ const SERVERS_ABREAST: usize = 4;
 const WORKER_HEIGHT: f64 = 30.0;
 const SERVER_HEIGHT: f64 = 58.0;
 const ROW_GAP: f64 = 12.0;
-/// Between the last row of workers and the bus, and between the bus and the first row of servers.
+/// The gap between the last row of workers and the bus, and between the bus and the first row of servers.
 const BUS_GAP: f64 = 30.0;
-/// Of a box's share of the row, how much it fills.
+/// The part of its share of the row that a box fills.
 const FILLED: f64 = 0.86;
-/// A box is at most this wide, in percent.
+/// The maximum width of a box, in percent.
 const WIDEST: f64 = 40.0;
 
 #[derive(Debug, Default, Clone, Serialize)]
@@ -30,7 +30,7 @@ pub(crate) struct Drawing {
     pub boxes: Vec<TaskBox>,
 }
 
-/// A task, and its line to the bus. The attributes of SVG elements.
+/// A task and its line to the bus, as attributes of SVG elements.
 #[derive(Debug, Default, Clone, Serialize)]
 pub(crate) struct TaskBox {
     pub title: String,
@@ -44,11 +44,11 @@ pub(crate) struct TaskBox {
     pub middle: String,
     pub label_y: f64,
     pub detail_y: f64,
-    /// The bar that shows the size of a shard in relation to the largest.
+    /// The bar that shows the size of the shard relative to the largest.
     pub bar_y: f64,
     pub bar_width: String,
     pub bar_height: f64,
-    /// Where its line to the bus begins and ends.
+    /// The ends of its line to the bus.
     pub from: f64,
     pub to: f64,
 }
@@ -112,7 +112,7 @@ impl Drawing {
     }
 }
 
-/// A task with its address, if that is known: workers have none that others reach them at.
+/// A task with its address, if known. Workers have none unless they are joined workers.
 fn named(task: TaskId, address: &str) -> String {
     if address.is_empty() { task.to_string() } else { format!("{task} at {}", plain(address)) }
 }

@@ -1,7 +1,7 @@
-//! Everything that the page shows, in words and numbers ready to be shown.
+//! Everything that the page shows, worded and formatted.
 //!
-//! The page is drawn from it twice, by `html` for the first sight and by the script afterwards, so whatever has to be
-//! decided, rounded or worded is done here, once.
+//! The page is rendered from it twice, first by `html` and then by the script, so everything that must be decided,
+//! rounded or worded is done here, once.
 
 mod drawing;
 mod tasks;
@@ -19,16 +19,16 @@ use crate::timeline::{Event, EventKind};
 pub(crate) use drawing::{Drawing, TaskBox};
 pub(crate) use tasks::{ServerRow, Speed, WorkerRow};
 
-/// The most checkpoints that are shown.
+/// The maximum number of checkpoints shown.
 const CHECKPOINTS: usize = 8;
-/// The most chains of waits that are shown.
+/// The maximum number of chains of waits shown.
 const CHAINS: usize = 8;
-/// An unfinished task that has been silent for this long is pointed out.
+/// An unfinished task that has been silent for this long is highlighted.
 const SILENT_SECS: f64 = 5.0;
-/// The most events that are shown.
+/// The maximum number of events shown.
 const EVENTS: usize = 20;
 
-/// What the page shows.
+/// The contents of the page.
 #[derive(Debug, Default, Clone, Serialize)]
 pub(crate) struct View {
     pub title: String,
@@ -38,7 +38,7 @@ pub(crate) struct View {
     pub progress: f64,
     pub facts: Vec<Fact>,
     pub charts: Vec<Chart>,
-    /// The highest speed of a worker, which all small curves share as their scale.
+    /// The highest speed of a worker, the common scale of all sparklines.
     pub speed_top: f64,
     pub speeds: Vec<Speed>,
     pub speeds_note: String,
@@ -55,7 +55,7 @@ pub(crate) struct View {
     pub goodput: Goodput,
 }
 
-/// A state, told by word and symbol; `tone` adds a colour.
+/// A state as word and symbol; `tone` selects a colour.
 #[derive(Debug, Default, Clone, Copy, Serialize)]
 pub(crate) struct Badge {
     pub word: &'static str,
@@ -121,7 +121,7 @@ impl View {
         let model = plain(&status.model);
         let speed_top = tasks::top_speed(status);
         let workers = || status.trainers().map(|(task, worker)| (task, worker, worker_badge(status, task, worker)));
-        // What a stage of a model does has no speed of its own.
+        // A stage of a model has no speed of its own.
         let has_stages = status.workers.iter().any(|worker| !worker.stages.is_empty());
         let has_speed = |task: TaskId| (task.job == Job::Client) == has_stages;
         Self {
@@ -152,7 +152,7 @@ impl View {
     }
 }
 
-/// How a task is doing, and whether it has fallen silent.
+/// The state of a task, and whether it has fallen silent.
 pub(crate) fn state_badge(state: State, silent_secs: Option<f64>) -> Badge {
     match state {
         State::Alive | State::Waiting if silent_secs.is_some_and(|secs| secs >= SILENT_SECS) => {
@@ -167,7 +167,7 @@ pub(crate) fn state_badge(state: State, silent_secs: Option<f64>) -> Badge {
     }
 }
 
-/// How a worker is doing, and whether it is a straggler.
+/// The state of a worker, and whether it is a straggler.
 pub(crate) fn worker_badge(status: &Status, task: TaskId, worker: &Worker) -> Badge {
     let is_slow = |found: &Straggler| TaskId::from(found.worker) == task && found.course == Course::Chronic;
     match &status.straggler {
@@ -229,7 +229,7 @@ fn facts(status: &Status) -> Vec<Fact> {
     ]
 }
 
-/// Updates that rollbacks have undone: `3,120 updates in 2 rollbacks`.
+/// Updates lost to rollbacks: `3,120 updates in 2 rollbacks`.
 pub(crate) fn updates_lost(status: &Status) -> String {
     let s = |count| if count == 1 { "" } else { "s" };
     let (lost, rollbacks) = (status.updates_lost, status.rollbacks);
@@ -247,7 +247,7 @@ fn speeds_note(status: &Status, top: f64) -> String {
     }
 }
 
-/// The verdict on stragglers; none if nobody gets on, for then it is of the past.
+/// The verdict on stragglers; empty if the run hangs, since the verdict is then outdated.
 fn findings(status: &Status) -> Vec<Finding> {
     if status.hang().is_some() || matches!(status.phase, Phase::Died | Phase::Unknown) {
         return Vec::new();
@@ -277,7 +277,7 @@ fn findings(status: &Status) -> Vec<Finding> {
     }
 }
 
-/// The workers that are not compared with the others, because they are not heard: `worker 2 is dead`.
+/// The workers excluded from the comparison because nothing is heard from them: `worker 2 is dead`.
 fn absent(status: &Status) -> Option<String> {
     let of = |word| {
         let alike = status.trainers().filter(move |(task, worker)| worker_badge(status, *task, worker).word == word);
@@ -298,7 +298,7 @@ fn dependents_wait(root: &Root) -> String {
     format!("{} ({} {tasks} for it)", sentence(&root.finding), root.dependents)
 }
 
-/// Who waits for whom if the run hangs: the tasks to look at, then every chain.
+/// If the run hangs, the chains of waits: first the tasks to look at, then every chain.
 fn chains(status: &Status) -> Vec<Finding> {
     let Some(report) = status.hang() else { return Vec::new() };
     let look_here = || badge("look here", "✕", "bad");
@@ -377,7 +377,7 @@ impl EventRow {
     }
 }
 
-/// With a capital letter at the start.
+/// Capitalises the first letter.
 fn sentence(text: &str) -> String {
     let mut letters = text.chars();
     letters.next().map_or(String::new(), |first| first.to_uppercase().chain(letters).collect())

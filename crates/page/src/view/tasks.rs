@@ -1,4 +1,4 @@
-//! The rows of tasks.
+//! The rows of the task tables.
 
 use serde::Serialize;
 use windlass_core::cluster::{Job, TaskId};
@@ -9,7 +9,7 @@ use crate::figures::{bytes, count, duration, plain, rate};
 use crate::headline::tasks;
 use crate::status::{Server, Site, State, Status, TimeSplit, Worker};
 
-/// The most places of a worker's computation that are named.
+/// The maximum number of a worker's sites that are named.
 const SITES: usize = 4;
 
 #[derive(Debug, Default, Clone, Serialize)]
@@ -20,20 +20,20 @@ pub(crate) struct WorkerRow {
     pub is_chief: bool,
     pub name: String,
     pub address: String,
-    /// What it computes on.
+    /// The devices that it computes on.
     pub sites: String,
     pub badge: Badge,
     pub step: String,
     pub age: String,
     pub speed: String,
-    /// Computing, moving values, waiting for batches and for others, in percent.
+    /// Shares of time computing, moving values, waiting for batches and waiting for others, in percent.
     pub split: [f64; 4],
-    /// The same in words.
+    /// The same as text.
     pub split_text: String,
     pub staleness: String,
     pub dropped: String,
     pub wait: String,
-    /// The page shows machines instead.
+    /// Only on the terminal screen; the page shows machines instead.
     #[serde(skip)]
     pub cpu: String,
     #[serde(skip)]
@@ -51,17 +51,17 @@ pub(crate) struct ServerRow {
     pub applied: String,
     pub repeated: String,
     pub dropped: String,
-    /// On a screen only: servers do not tell whom they wait for, so a column of it would be empty.
+    /// Only on the terminal screen: servers do not report whom they wait for, so the page's column would be empty.
     #[serde(skip)]
     pub wait: String,
-    /// The page shows machines instead.
+    /// Only on the terminal screen; the page shows machines instead.
     #[serde(skip)]
     pub cpu: String,
     #[serde(skip)]
     pub memory: String,
 }
 
-/// A worker's speed of late.
+/// A worker's recent speed.
 #[derive(Debug, Default, Clone, Serialize)]
 pub(crate) struct Speed {
     pub name: String,
@@ -126,7 +126,7 @@ impl Speed {
     }
 }
 
-/// The highest speed of any worker of late, rounded up so that it seldom changes.
+/// The highest recent speed of any worker, rounded up so that it seldom changes.
 pub(super) fn top_speed(status: &Status) -> f64 {
     let has_stages = status.workers.iter().any(|worker| !worker.stages.is_empty());
     let shown = status.trainers().filter(|(task, _)| (task.job == Job::Client) == has_stages);
@@ -140,7 +140,7 @@ pub(super) fn top_speed(status: &Status) -> f64 {
     round.into_iter().find(|round| *round >= f64::from(top)).unwrap_or(f64::from(top))
 }
 
-/// Where steps are computed: `on 2 × cpu:0`, or `on 2 towers`. Empty if that is not known.
+/// Where steps are computed: `on 2 × cpu:0`, or `on 2 towers`. Empty if unknown.
 pub(crate) fn sites(sites: &[Site]) -> String {
     let site = |site: &Site| {
         let name = plain(&site.name);
@@ -161,7 +161,7 @@ fn age(silent_secs: Option<f64>) -> String {
     silent_secs.map_or("–".into(), duration)
 }
 
-/// In percent of one processor, so that several are more than 100%.
+/// In percent of one processor, so several busy processors exceed 100%.
 fn cpu(cpus: Option<f64>) -> String {
     cpus.filter(|cpus| cpus.is_finite()).map_or("–".into(), |cpus| format!("{:.0}%", cpus.max(0.0) * 100.0))
 }
@@ -179,7 +179,7 @@ fn wait(wait: &Option<Wait>, state: State) -> String {
     }
 }
 
-/// Whole percentages that never exceed 100 together.
+/// Whole percentages whose sum never exceeds 100.
 fn shares(split: &TimeSplit) -> [f64; 4] {
     let parts = [split.compute, split.network, split.data, split.wait];
     let parts = parts.map(|share| if share.is_finite() { share.max(0.0) } else { 0.0 });

@@ -1,4 +1,4 @@
-//! Runs as they could be, to be shown.
+//! Statuses of plausible runs.
 
 use windlass_core::cluster::{TaskId, WorkerId};
 use windlass_core::hang::Wait;
@@ -7,7 +7,7 @@ use windlass_page::{
     Checkpoint, Curve, Event, EventKind, Node, Phase, Server, State, Status, TimeSplit, Timeline, Worker,
 };
 
-/// A run that trains, with this many workers.
+/// A run that is training, with this many workers.
 pub fn training(workers: u32) -> Status {
     let mut loss = Curve::new("training loss");
     (1..=390).for_each(|point| loss.push(point * 20, 2.3 / (1.0 + point as f64 / 40.0)));

@@ -1,15 +1,15 @@
-//! Where a parameter's floats are.
+//! The memory that holds a parameter's floats.
 
-/// The memory of one parameter: a gradient leaves from it, and values arrive in it. The client works on whatever memory
-/// the caller's tensors have, because another kind would take a copy.
+/// The memory of one parameter: a gradient is sent from it, and values are received into it. The client works on the
+/// memory of the caller's own tensors, because any other would need a copy.
 pub trait FloatBuffer: Default {
-    /// So many zeros.
+    /// A buffer of `len` zeros.
     fn zeros(len: usize) -> Self;
 
-    /// What is in it.
+    /// The contents.
     fn floats(&self) -> &[f32];
 
-    /// The same, to be replaced.
+    /// The contents, for writing.
     fn floats_mut(&mut self) -> &mut [f32];
 }
 

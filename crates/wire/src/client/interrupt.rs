@@ -1,4 +1,4 @@
-//! What ends the waits of a client.
+//! Signals that end a client's waits.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -6,7 +6,7 @@ use windlass_core::ledger::Incarnation;
 
 use super::ClientError;
 
-/// What a worker's session learns that ends the waits of its client, or makes it look after its connections.
+/// What a worker's session reports to its client: reasons to end its waits or to check its connections.
 #[derive(Debug, Default)]
 pub struct Interrupt {
     stop: AtomicBool,
@@ -16,7 +16,7 @@ pub struct Interrupt {
 }
 
 impl Interrupt {
-    /// Ends the waits of every client that holds this: the process is told to stop.
+    /// Ends the waits of every client that shares this: the process was told to stop.
     pub fn set(&self) {
         self.stop.store(true, Ordering::Relaxed);
     }
@@ -26,19 +26,18 @@ impl Interrupt {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Ends the waits of every client that holds this: the run is over, and no request that still waits will be
-    /// answered.
+    /// Ends the waits of every client that shares this: the run is over, and outstanding requests will not be answered.
     pub fn run_is_over(&self) {
         self.over.store(true, Ordering::Relaxed);
     }
 
-    /// True once nothing is to be waited for any more: the process was told to stop, or the run is over.
+    /// True once every wait should end: the process was told to stop, or the run is over.
     pub fn ends_all_waits(&self) -> bool {
         self.is_set() || self.over.load(Ordering::Relaxed)
     }
 
-    /// Notes that the coordinator has welcomed this process as an incarnation: a client of an earlier one has nothing
-    /// to wait for any more, and connections from before may lead nowhere.
+    /// Records that the coordinator has welcomed this process as an incarnation. A client of an earlier incarnation
+    /// stops waiting, and connections made before may be dead.
     pub fn welcomed(&self, incarnation: Incarnation) {
         self.incarnation.store(incarnation.0, Ordering::Relaxed);
         // Release: a thread that sees this welcome also sees its incarnation.

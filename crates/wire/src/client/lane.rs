@@ -1,4 +1,4 @@
-//! One request to one server: its bytes on the way out and its answer on the way in.
+//! One request to one server: its outgoing bytes and its incoming answer.
 
 use std::io;
 use std::ops::Range;
@@ -17,7 +17,7 @@ use crate::stream::Socket;
 use crate::stream::exchange::{Arrival, Incoming, Outgoing, is_final};
 use crate::stream::frame::{Answer, AnswerKind, HEADER_BYTES, Request, RequestKind};
 
-/// A note has a whole number of these.
+/// A note's length is a multiple of this.
 const WORD_BYTES: usize = size_of::<u32>();
 
 /// The shortest and the longest pause before a request that keeps failing is sent again.
@@ -35,10 +35,10 @@ pub(super) struct Lane {
     text: Option<String>,
     /// When bytes last moved.
     moved: Instant,
-    /// Since when the connection has kept breaking without a word from the server, and the pauses between attempts.
+    /// Since when the connection has kept breaking without a message from the server; the pauses between attempts.
     failing: Option<Instant>,
     backoff: Backoff,
-    /// True if the push was dropped, when the values are asked for again.
+    /// True if the push was dropped and this lane asks for the values again.
     dropped: bool,
 }
 
@@ -82,7 +82,7 @@ impl Lane {
         }
     }
 
-    /// A lane that asks for values of at least a version, in place of one that was given older ones.
+    /// A lane that asks for values of at least this version, after the server gave older ones.
     pub(super) fn again<B: FloatBuffer>(
         &self,
         client: &ParameterClient<B>,
@@ -154,8 +154,8 @@ impl Lane {
         }
     }
 
-    /// Serves this lane by a call, for a server in the same process. It is not answered yet if the server still
-    /// waits for others.
+    /// Serves this lane by a call, for a server in the same process. The lane stays unanswered if the server is still
+    /// waiting for others.
     pub(super) fn serve(
         &mut self,
         server: ServerId,
@@ -171,7 +171,7 @@ impl Lane {
         self.text = Some(text);
         match served {
             Ok(()) => self.answer = answer,
-            // The server in this process hears of this worker's process from the coordinator; then it is asked again.
+            // The coordinator announces this worker's process to the local server soon; the request is then repeated.
             Err(ServeError::Unannounced(_)) => {
                 self.text = Some(format!("the coordinator to announce this worker to {server}"))
             }
@@ -195,13 +195,13 @@ impl Lane {
         }
     }
 
-    /// Notes that the connection broke: for how long it has been breaking, and how long to pause.
+    /// Records that the connection broke. Returns how long it has been breaking, and how long to pause.
     pub(super) fn fail(&mut self) -> (Duration, Duration) {
         let failing = self.failing.get_or_insert_with(Instant::now).elapsed();
         (failing, self.backoff.pause())
     }
 
-    /// Begins again, on a new connection.
+    /// Restarts the request on a new connection.
     pub(super) fn restart(&mut self) {
         self.outgoing = None;
         self.incoming = Incoming::new();
@@ -221,12 +221,12 @@ impl Lane {
         self.answer
     }
 
-    /// What the server last said it waits for.
+    /// What the server waits for, by its last message.
     pub(super) fn waiting_text(&self) -> Option<&str> {
         self.text.as_deref()
     }
 
-    /// True if nothing has moved, and the server has not even said that it waits.
+    /// True if nothing has arrived or left for this long, not even a message that the server is waiting.
     pub(super) fn is_silent(&self, patience: Duration) -> bool {
         self.moved.elapsed() > patience
     }
@@ -236,7 +236,7 @@ impl Lane {
         self.dropped || self.answer.is_some_and(|answer| answer.kind != AnswerKind::Values)
     }
 
-    /// What this lane has moved.
+    /// The payload that this lane has moved.
     pub(super) fn traffic(&self) -> Traffic {
         let received = self.answer.map_or(0, |answer| (answer.dense + answer.rows) * 4);
         let sent = self.request.dense * 4 + self.rows_out.bytes().len() as u64;
@@ -248,19 +248,19 @@ impl Lane {
     }
 }
 
-/// A note as it travels.
+/// Pads a note to whole words for transmission.
 fn whole_words(note: &str) -> Vec<u8> {
     let mut bytes = note.as_bytes().to_vec();
     bytes.resize(bytes.len().next_multiple_of(WORD_BYTES), b' ');
     bytes
 }
 
-/// How many values of a parameter travel densely.
+/// How many values of a parameter are sent densely.
 pub(super) fn dense_elements(spec: &ParameterSpec) -> usize {
     if spec.access == Access::Dense { spec.elements() } else { 0 }
 }
 
-/// For every server, the pieces of the caller's buffers that belong to it. No pieces for an empty push.
+/// Collects, for every server, its pieces of the caller's buffers. An empty push has no pieces.
 pub(super) fn gather<'a, B: FloatBuffer>(plan: &ShardPlan, dense: &'a [B]) -> Vec<Vec<&'a [f32]>> {
     let piece = |parameter: usize, range: &Range<usize>| &dense[parameter].floats()[range.clone()];
     let servers = plan.servers.iter().map(|server| {
@@ -270,7 +270,7 @@ pub(super) fn gather<'a, B: FloatBuffer>(plan: &ShardPlan, dense: &'a [B]) -> Ve
     servers.collect()
 }
 
-/// For every server, the places in the caller's buffers where its values arrive. Empty buffers have no places.
+/// Collects, for every server, where in the caller's buffers its values arrive. Empty buffers have no such places.
 pub(super) fn scatter<'a, B: FloatBuffer>(plan: &ShardPlan, dense: &'a mut [B]) -> Vec<Vec<&'a mut [f32]>> {
     let mut cuts: Vec<(u32, usize, usize, usize)> = Vec::new();
     for (server, part) in plan.servers.iter().enumerate() {

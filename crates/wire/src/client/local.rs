@@ -52,7 +52,7 @@ impl<'a, 'b> LocalPeer<'a, 'b> {
 }
 
 impl Peer for LocalPeer<'_, '_> {
-    /// Values within one piece are lent as they are; only a block that spans pieces is copied together.
+    /// Values within one piece are lent in place; only a block that spans pieces is copied.
     fn receive(&mut self, len: usize) -> io::Result<&[f32]> {
         if let Some(piece) = self.gradients.get(self.piece)
             && piece.len() - self.offset >= len
@@ -83,12 +83,12 @@ impl Peer for LocalPeer<'_, '_> {
         self.bytes.read_exact(bytes)
     }
 
-    /// A process that was told to stop has handed over its gradient, and waits for nothing else.
+    /// A process that was told to stop has handed over its gradient and need not wait for the answer.
     fn waits(&self) -> io::Result<()> {
         if self.interrupt.is_set() { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
     }
 
-    /// A wait is broken off, for the client to look after its other servers and to ask again.
+    /// Breaks off a wait, so that the client can attend to its other servers before it asks again.
     fn answer(&mut self, answer: &Answer, text: &str) -> io::Result<()> {
         text.clone_into(&mut self.text);
         if answer.kind == AnswerKind::Waiting {
@@ -111,7 +111,7 @@ impl Peer for LocalPeer<'_, '_> {
                 self.filled = 0;
             }
         }
-        // What is left after the dense places are full are rows, counted from there on.
+        // The values that follow once the dense places are full are rows, counted from there.
         if self.place == self.places.len() {
             self.row_values[self.filled..self.filled + values.len()].copy_from_slice(values);
             self.filled += values.len();

@@ -1,8 +1,8 @@
-//! A worker's hold on the parameters: push, wait, pull, over all servers at once.
+//! A worker's access to the parameters: push, wait and pull, over all servers at once.
 //!
-//! `push` sends a gradient and returns as soon as it has left; `wait` returns the new values. Between the two the
-//! worker can prepare its next batch. A server is reached by a socket or, in the same process, by a call; a
-//! connection that breaks is made again and the push repeated under its number, so that it is applied once.
+//! `push` sends a gradient and returns once it has been sent; `wait` returns the new values. In between, the worker can
+//! prepare its next batch. A server is reached through a socket or, in the same process, by a call. A broken connection
+//! is replaced, and the push repeated under its number, so that it is applied exactly once.
 
 mod buffer;
 mod interrupt;
@@ -34,42 +34,42 @@ use lane::Lane;
 pub use request::{Pulled, Push, RowGradient, RowRequest};
 pub use traffic::Traffic;
 
-/// How a server is reached that takes no part in the run: not at all.
+/// Shown as the transport of a server that takes no part in the run.
 pub const UNUSED: &str = "unused";
 
-/// Why the parameters could not be reached.
+/// Why an operation on the parameters failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The worker was declared dead; it may join again.
+    /// The worker was declared dead; it may rejoin.
     #[error("this process was declared dead by {0}")]
     Fenced(ServerId),
-    /// A server in this process has let go of its parameters: the run has ended, or goes back to a checkpoint.
+    /// A server in this process has released its parameters: the run has ended, or is rolling back.
     #[error("{0} has released its parameters")]
     Gone(ServerId),
     /// A server refused a request.
     #[error("{server} refused: {reason}")]
     Refused {
-        /// Which one.
+        /// The server.
         server: ServerId,
-        /// What it said.
+        /// Its reason.
         reason: String,
     },
-    /// A server did not come back in time.
+    /// A server could not be reached in time.
     #[error("gave up on {server} at {address} after {seconds:.0} s: {source}")]
     GaveUp {
-        /// Which one.
+        /// The server.
         server: ServerId,
-        /// Where it was.
+        /// Its address.
         address: String,
-        /// How long it was tried.
+        /// How long the client tried.
         seconds: f64,
         /// The last error.
         source: io::Error,
     },
-    /// The run ended elsewhere.
+    /// The run is over, or this process was told to stop.
     #[error("the run has ended")]
     Interrupted,
-    /// The coordinator has let this process in again as another incarnation.
+    /// The coordinator has readmitted this process as another incarnation.
     #[error("this process has rejoined the run")]
     Rejoined,
 }
@@ -78,7 +78,7 @@ pub enum ClientError {
 pub enum Route {
     /// Within this process.
     Local(Arc<dyn Shard>),
-    /// By a socket.
+    /// Through a socket.
     Remote(Endpoint),
 }
 
@@ -91,26 +91,26 @@ impl std::fmt::Debug for Route {
     }
 }
 
-/// What a client has to know.
+/// The configuration of a client.
 #[derive(Debug)]
 pub struct ClientConfig {
     /// The parameters.
     pub table: ParameterTable,
-    /// Where they are.
+    /// The servers' shards of the parameters.
     pub plan: ShardPlan,
-    /// How each server is reached, in their order.
+    /// How each server is reached, in server order.
     pub routes: Vec<Route>,
-    /// Who asks.
+    /// The worker that this client belongs to.
     pub worker: WorkerId,
-    /// Which process of that worker asks.
+    /// The incarnation of that worker's process.
     pub incarnation: Incarnation,
     /// The learning rate at the start.
     pub learning_rate: f32,
-    /// How long a server may be away.
+    /// How long a server may be unreachable.
     pub peer_timeout: Duration,
     /// Ends waits early.
     pub interrupt: Arc<Interrupt>,
-    /// Where it says whom it waits for.
+    /// Where the client publishes whom it waits for.
     pub progress: Progress,
 }
 
@@ -122,13 +122,13 @@ enum Link {
 struct Server {
     id: ServerId,
     link: Link,
-    /// The version of the values it gave last.
+    /// The version of the values that it last gave.
     base: u64,
-    /// When it was last said that it cannot be reached.
+    /// When the log last mentioned that it cannot be reached.
     spoken: Option<Instant>,
 }
 
-/// A worker's hold on the parameters, whose values it keeps in buffers of one kind.
+/// A worker's access to the parameters, whose values it keeps in buffers of type `B`.
 pub struct ParameterClient<B = Vec<f32>> {
     table: ParameterTable,
     plan: ShardPlan,
@@ -139,14 +139,14 @@ pub struct ParameterClient<B = Vec<f32>> {
     learning_rate: LearningRate,
     peer_timeout: Duration,
     interrupt: Arc<Interrupt>,
-    /// How often the session had been welcomed when the connections were last known to be good.
+    /// The session's count of welcomes when the connections were last known to be good.
     welcomes: u64,
-    /// Buffers of the last push, in which the next answer arrives.
+    /// Buffers of the last push, reused for the next answer.
     spare: Option<Vec<B>>,
     pending: Option<Pending<B>>,
     traffic: Traffic,
     progress: Progress,
-    /// True while the coordinator is told whom this worker waits for.
+    /// True while this worker's heartbeats name the tasks it waits for.
     tells_of_wait: bool,
 }
 
@@ -191,7 +191,7 @@ impl<B: FloatBuffer> ParameterClient<B> {
         Ok(client)
     }
 
-    /// Sets the values on every server. For the chief, before training.
+    /// Sets the initial values on every server. Called by the chief, before training.
     pub fn initialise(&mut self, dense: Vec<B>, rows: Vec<RowGradient<B>>) -> Result<(), ClientError> {
         self.send(RequestKind::Initialise, Push { dense, rows, ..Push::default() })?;
         self.wait().map(drop)
@@ -203,19 +203,19 @@ impl<B: FloatBuffer> ParameterClient<B> {
         self.wait()
     }
 
-    /// Sends gradients. Returns when they have left; [`ParameterClient::wait`] gives the new values.
+    /// Sends gradients. Returns once they have been sent; [`ParameterClient::wait`] returns the new values.
     pub fn push(&mut self, push: Push<B>) -> Result<(), ClientError> {
         self.sequence += 1;
         self.send(RequestKind::Push, push)
     }
 
-    /// Announces a learning rate that this worker has decided on. It travels with the next push.
+    /// Sets a learning rate that this worker has decided on. It travels with the next push.
     pub fn set_learning_rate(&mut self, rate: LearningRate) {
         self.learning_rate.adopt(rate);
     }
 
-    /// Why the worker should not wait any longer, for whatever it waits: it was told to stop, the run is over, or the
-    /// coordinator has let it in again.
+    /// Fails if the worker should stop waiting, no matter for what: it was told to stop, the run is over, or it has
+    /// been readmitted as another incarnation.
     pub fn may_wait(&self) -> Result<(), ClientError> {
         self.interrupt.check(self.incarnation)
     }
@@ -225,12 +225,12 @@ impl<B: FloatBuffer> ParameterClient<B> {
         self.learning_rate
     }
 
-    /// What has been moved so far.
+    /// The payload moved so far.
     pub fn traffic(&self) -> Traffic {
         self.traffic
     }
 
-    /// What a lane to a server has moved.
+    /// The payload moved by a lane to a server.
     fn traffic_of(&self, server: usize, lane: &Lane) -> Traffic {
         let Traffic { sent, received, .. } = lane.traffic();
         let is_local = matches!(self.servers[server].link, Link::Local(_));
@@ -247,7 +247,8 @@ impl<B: FloatBuffer> ParameterClient<B> {
         self.servers.iter().map(kind).collect()
     }
 
-    /// The values that answer the last push or pull. In synchronous training all servers' are of the same round.
+    /// Waits for the values that answer the last push or pull. In synchronous training, all servers' values are of the
+    /// same round.
     pub fn wait(&mut self) -> Result<Pulled<B>, ClientError> {
         self.complete()?;
         self.align()?;
@@ -278,10 +279,10 @@ impl<B: FloatBuffer> ParameterClient<B> {
         Ok(pulled)
     }
 
-    /// Brings every lane to its answer.
+    /// Drives every lane until it is answered.
     fn complete(&mut self) -> Result<(), ClientError> {
         while !self.serve_locally()? {
-            // A push that was lost on its way to another server may be what the others wait for.
+            // Other workers may be waiting for a push that was lost on its way to another server.
             if let Some((index, error)) = self.advance(&Lane::is_answered)? {
                 self.retry(index, error)?;
             }
@@ -290,9 +291,9 @@ impl<B: FloatBuffer> ParameterClient<B> {
         self.pump(Lane::is_answered)
     }
 
-    /// Asks servers again whose values are of an earlier round than others'. A gradient counts only where it was
-    /// computed from the present round; a worker that stayed a round behind on one server would never count
-    /// there, and two that are behind on different servers could wait for each other for ever.
+    /// Asks servers again whose values are from an earlier round than others'. A gradient counts only if it was
+    /// computed from the current round: a worker that stayed a round behind on one server would never count there, and
+    /// two workers behind on different servers could wait for each other forever.
     fn align(&mut self) -> Result<(), ClientError> {
         while let Some(newest) = self.newest_round() {
             let active = self.active_servers();
@@ -304,7 +305,7 @@ impl<B: FloatBuffer> ParameterClient<B> {
             }
             self.pending = Some(pending);
             self.complete()?;
-            // A server that no worker is left to advance stays behind.
+            // A server stays behind if no worker is left to advance it.
             if self.pending.iter().flat_map(|pending| &pending.lanes).any(behind) {
                 return Ok(());
             }
@@ -312,7 +313,7 @@ impl<B: FloatBuffer> ParameterClient<B> {
         Ok(())
     }
 
-    /// The latest round that a server has given values of, if not all have.
+    /// The latest round among the servers' values, or `None` if all are of the same round.
     fn newest_round(&self) -> Option<u64> {
         let lanes = self.pending.iter().flat_map(|pending| &pending.lanes);
         let versions = lanes.filter_map(Lane::answer).filter(|answer| answer.rounds).map(|answer| answer.version);
@@ -328,7 +329,7 @@ impl<B: FloatBuffer> ParameterClient<B> {
 
     fn send(&mut self, kind: RequestKind, push: Push<B>) -> Result<(), ClientError> {
         assert!(self.pending.is_none(), "one request at a time");
-        // While nothing of it has been sent: servers in this process may never make it wait.
+        // Checked before anything is sent, since servers in this process may never make the client wait.
         self.interrupt.check(self.incarnation)?;
         self.check(kind, &push);
         let active = self.active_servers();
@@ -345,7 +346,7 @@ impl<B: FloatBuffer> ParameterClient<B> {
         self.table.iter().map(|(_, spec)| B::zeros(lane::dense_elements(spec))).collect()
     }
 
-    /// A push that does not fit the table would be taken for something else at the other end.
+    /// Asserts that a push fits the table; otherwise the server would misread it.
     fn check(&self, kind: RequestKind, push: &Push<B>) {
         if kind != RequestKind::Pull && (!push.dense.is_empty() || self.table.iter().any(|(_, spec)| is_dense(spec))) {
             let expected: Vec<usize> = self.table.iter().map(|(_, spec)| lane::dense_elements(spec)).collect();

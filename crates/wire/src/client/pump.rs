@@ -1,5 +1,5 @@
-//! Takes the lanes of a request to their servers and back: by sockets as each allows, by calls where the server is
-//! in this process, and again on a new connection where one breaks.
+//! Drives the lanes of a request: through sockets as each allows, by calls where the server is in this process, and
+//! over a new connection when one breaks.
 
 use std::io;
 use std::sync::PoisonError;
@@ -17,18 +17,18 @@ use crate::stream::Socket;
 use crate::stream::exchange::wait_ready;
 use crate::stream::handshake;
 
-/// How often a long wait looks whether it is still wanted.
+/// How often a long wait checks whether it should end.
 const CHECK_EVERY: Duration = Duration::from_millis(250);
-/// A server that makes a worker wait says so every two seconds. If nothing comes from another host for so long, the
-/// connection leads nowhere, and a new one is tried.
+/// A server that makes a worker wait reports this every two seconds. If a server on another host has been silent for
+/// this long, the connection is presumed dead, and a new one is tried.
 const SILENCE: Duration = Duration::from_secs(8);
-/// For how long a process that was told to stop tries to hand over what it has begun to push.
+/// How long a process that was told to stop keeps trying to deliver a push that it has begun.
 const DELIVER_WITHIN: Duration = Duration::from_millis(500);
 /// The pause between two attempts to connect.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
 
 impl<B: FloatBuffer> ParameterClient<B> {
-    /// Moves bytes until every remote lane has come as far as asked.
+    /// Moves bytes until `far_enough` holds for every remote lane.
     pub(super) fn pump(&mut self, far_enough: impl Fn(&Lane) -> bool) -> Result<(), ClientError> {
         let pumped = self.pump_until(far_enough);
         self.tell_awaited(Vec::new());
@@ -61,13 +61,13 @@ impl<B: FloatBuffer> ParameterClient<B> {
         }
     }
 
-    /// Writes and reads on every remote lane as far as its socket allows. Returns the first that breaks.
+    /// Writes and reads on every remote lane as far as its socket allows. Returns the first failure.
     pub(super) fn advance(
         &mut self,
         far_enough: &impl Fn(&Lane) -> bool,
     ) -> Result<Option<(usize, io::Error)>, ClientError> {
         let advanced = self.advance_lanes(far_enough);
-        // Servers are woken when all have what they need, and this worker is about to wait.
+        // Wakes servers only when all have what they need and this worker is about to wait.
         for server in &mut self.servers {
             if let Link::Remote { socket: Some(socket), .. } = &mut server.link {
                 socket.send_staged();
@@ -98,7 +98,7 @@ impl<B: FloatBuffer> ParameterClient<B> {
         Ok(None)
     }
 
-    /// Waits a while for a socket of a lane that is not far enough. False if all are.
+    /// Waits briefly for the sockets of lanes that are not far enough. Returns false if there are none.
     fn wait_for_sockets(&self, far_enough: &impl Fn(&Lane) -> bool) -> Result<bool, ClientError> {
         let mut waiting = Vec::new();
         for (lane, index) in self.lanes_short_of(far_enough) {
@@ -115,15 +115,15 @@ impl<B: FloatBuffer> ParameterClient<B> {
         waited.map(|()| true).map_err(poll_failed)
     }
 
-    /// Once the session had to be made anew, connections to other hosts may lead nowhere either, and TCP would find
-    /// that out only after many seconds: they are made anew, too.
+    /// Replaces the connections to other hosts after the session had to be reopened: they may be dead as well, and TCP
+    /// would take many seconds to find out.
     fn renew_connections(&mut self) -> Result<(), ClientError> {
         let welcomes = self.interrupt.welcomes();
         if self.welcomes == welcomes {
             return Ok(());
         }
         self.welcomes = welcomes;
-        // As an earlier incarnation there is nothing to connect for.
+        // An earlier incarnation has no use for connections.
         self.interrupt.check(self.incarnation)?;
         for index in self.active_servers() {
             if self.is_on_another_host(index) {
@@ -137,7 +137,7 @@ impl<B: FloatBuffer> ParameterClient<B> {
         matches!(&self.servers[index].link, Link::Remote { socket: Some(Socket::Tcp(_)), .. })
     }
 
-    /// A server on whose connection nothing has moved for so long that another should be tried.
+    /// A server whose connection has been idle for so long that a new one should be tried.
     fn silent_server(&self, far_enough: &impl Fn(&Lane) -> bool) -> Option<usize> {
         let patience = |index| match self.is_on_another_host(index) {
             true => SILENCE.min(self.peer_timeout / 2),
@@ -146,7 +146,7 @@ impl<B: FloatBuffer> ParameterClient<B> {
         self.lanes_short_of(far_enough).find(|(lane, index)| lane.is_silent(patience(*index))).map(|(_, index)| index)
     }
 
-    /// The tasks that this worker waits for: servers that do not answer, or whom those wait for in turn.
+    /// The tasks that this worker waits for: servers that do not answer, or the workers that those wait for in turn.
     fn awaited(&self, far_enough: &impl Fn(&Lane) -> bool) -> Vec<String> {
         let mut awaited: Vec<String> = Vec::new();
         for (lane, index) in self.lanes_short_of(far_enough) {
@@ -160,7 +160,7 @@ impl<B: FloatBuffer> ParameterClient<B> {
         awaited
     }
 
-    /// Tells the coordinator whom this worker waits for. Most waits are too short to report.
+    /// Publishes whom this worker waits for to the coordinator. Most waits are too short to report.
     fn tell_awaited(&mut self, awaited: Vec<String>) {
         if std::mem::replace(&mut self.tells_of_wait, !awaited.is_empty()) || !awaited.is_empty() {
             self.progress.lock().unwrap_or_else(PoisonError::into_inner).awaited = awaited;
@@ -178,14 +178,14 @@ impl<B: FloatBuffer> ParameterClient<B> {
         }
     }
 
-    /// The remote lanes that have not come as far as asked, each with its server.
+    /// The remote lanes for which `far_enough` does not hold, each with its server.
     fn lanes_short_of(&self, far_enough: &impl Fn(&Lane) -> bool) -> impl Iterator<Item = (&Lane, usize)> {
         let lanes = self.pending.iter().flat_map(|pending| &pending.lanes).zip(self.active_servers());
         lanes.filter(move |(lane, index)| matches!(self.servers[*index].link, Link::Remote { .. }) && !far_enough(lane))
     }
 
-    /// Serves the lanes of servers in this process, where the call itself is the wait. False if one waits for so
-    /// long that the other servers should be looked after.
+    /// Serves the lanes of servers in this process, where the call itself waits. Returns false if a call was broken off
+    /// so that the other servers can be attended to.
     pub(super) fn serve_locally(&mut self) -> Result<bool, ClientError> {
         if !self.servers.iter().any(|server| matches!(server.link, Link::Local(_))) {
             return Ok(true);
@@ -213,9 +213,8 @@ impl<B: FloatBuffer> ParameterClient<B> {
         Ok(all_answered)
     }
 
-    /// Hands over the rest of a push before this process, which was told to stop, leaves: a push that only some servers
-    /// have would be in a round on those and not on the others. Waits for no answer, and only for a moment for a server
-    /// that takes nothing.
+    /// Delivers the rest of a push before this process, which was told to stop, leaves: otherwise the push would be
+    /// part of a round on some servers only. Waits for no answer, and only briefly for a server that accepts nothing.
     pub fn deliver(&mut self) {
         let began = Instant::now();
         if !self.interrupt.is_set() {
@@ -229,7 +228,7 @@ impl<B: FloatBuffer> ParameterClient<B> {
         }
     }
 
-    /// Sends the request of a lane whose connection broke again, on a new one, unless it has been breaking too long.
+    /// Resends the request of a broken lane on a new connection, unless it has been failing for too long.
     pub(super) fn retry(&mut self, index: usize, error: io::Error) -> Result<(), ClientError> {
         let position = self.active_servers().iter().position(|active| *active == index);
         let lane = self.pending.as_mut().zip(position).map(|(pending, position)| &mut pending.lanes[position]);
@@ -250,14 +249,14 @@ impl<B: FloatBuffer> ParameterClient<B> {
         }
     }
 
-    /// Makes a broken connection again, and the request on it from its start.
+    /// Replaces a broken connection and restarts its request.
     pub(super) fn reconnect(&mut self, index: usize, mut error: io::Error) -> Result<(), ClientError> {
         let awaited = vec![self.servers[index].id.to_string()];
         let server = &mut self.servers[index];
         let Link::Remote { endpoint, socket } = &mut server.link else { return Ok(()) };
         let broke = socket.take().is_some();
         let started = Instant::now();
-        // One that takes connections and drops them is spoken of no more often than one that does not answer.
+        // A server that accepts and drops connections is logged no more often than one that does not answer.
         let is_due = |spoken: Option<Instant>| spoken.is_none_or(|spoken| spoken.elapsed() >= REPORT_EVERY);
         if broke && is_due(server.spoken) {
             server.spoken = Some(started);

@@ -1,21 +1,21 @@
-//! What a worker asks of the servers, and what it gets.
+//! What a worker requests from the servers, and what it receives.
 
 use std::time::Duration;
 
 use windlass_core::parameter::ParameterId;
 
-/// Rows of one parameter with their gradients.
+/// Rows of one parameter and their gradients.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RowGradient<B = Vec<f32>> {
     /// The parameter.
     pub parameter: ParameterId,
     /// The row numbers.
     pub rows: Vec<u32>,
-    /// Their gradients, one after the other.
+    /// Their gradients, concatenated.
     pub values: B,
 }
 
-/// Rows of one parameter that are wanted.
+/// A request for rows of one parameter.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RowRequest {
     /// The parameter.
@@ -27,13 +27,13 @@ pub struct RowRequest {
 /// One step's gradients, and the rows wanted for the next.
 #[derive(Debug)]
 pub struct Push<B = Vec<f32>> {
-    /// One buffer a parameter, in the order of the table; empty for parameters accessed by rows.
+    /// One buffer per parameter, in table order; empty for parameters accessed by row.
     pub dense: Vec<B>,
     /// Gradients of rows.
     pub rows: Vec<RowGradient<B>>,
-    /// Rows whose values are wanted in the answer.
+    /// Rows whose values the answer should contain.
     pub wanted: Vec<RowRequest>,
-    /// What this worker wants back if it has to go on after this push, as JSON; empty if there is nothing.
+    /// What this worker needs back in order to resume after this push, as JSON; may be empty.
     pub note: String,
 }
 
@@ -43,19 +43,19 @@ impl<B> Default for Push<B> {
     }
 }
 
-/// Values, as the servers gave them.
+/// Values received from the servers.
 #[derive(Debug)]
 pub struct Pulled<B = Vec<f32>> {
-    /// One buffer a parameter, in the order of the table; empty for parameters accessed by rows.
+    /// One buffer per parameter, in table order; empty for parameters accessed by row.
     pub dense: Vec<B>,
-    /// The wanted rows' values, in the order they were asked for.
+    /// The values of the requested rows, in the order of the request.
     pub rows: Vec<Vec<f32>>,
-    /// The global step: how many updates the first server's values have had.
+    /// The global step: how many updates the first server's values contain.
     pub step: u64,
     /// True once every server has applied the run's last step.
     pub over: bool,
     /// True if the first server counted the push, false if it was dropped as stale or late.
     pub applied: bool,
-    /// For how long a server held its answer back because of other workers.
+    /// How long a server held its answer back because of other workers.
     pub held_back: Duration,
 }

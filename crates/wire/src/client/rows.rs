@@ -1,4 +1,4 @@
-//! The row sections of a request, split over the servers by their stripes, and their answers put together again.
+//! Splits the row sections of a request over the servers by stripe, and reassembles their answers.
 
 use windlass_core::parameter::ParameterTable;
 use windlass_core::plan::ServerPlan;
@@ -46,10 +46,10 @@ impl RowsOut {
     }
 }
 
-/// Where the values that come from one server belong.
+/// Where the row values received from one server belong.
 pub(super) struct RowsIn {
     values: Vec<f32>,
-    /// Which request, which of its rows, how wide.
+    /// The request, the row within it, and the row's width.
     places: Vec<(usize, usize, usize)>,
 }
 
@@ -80,13 +80,13 @@ impl RowsIn {
     }
 }
 
-/// Buffers for the answers to all of the wanted rows.
+/// Buffers for the values of all requested rows.
 pub(super) fn empty_answers(table: &ParameterTable, wanted: &[RowRequest]) -> Vec<Vec<f32>> {
     let width = |wanted: &RowRequest| table.get(wanted.parameter).map_or(1, |spec| spec.width());
     wanted.iter().map(|wanted| vec![0.0; wanted.rows.len() * width(wanted)]).collect()
 }
 
-/// The rows that are in this stripe: their position in the request and their number in the stripe.
+/// The rows that lie in this stripe: their position in the request and their number in the stripe.
 fn local_rows<'a>(
     stripe: &'a windlass_core::plan::RowStripe,
     rows: &'a [u32],

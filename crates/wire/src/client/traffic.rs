@@ -9,7 +9,7 @@ pub struct Traffic {
     pub sent: u64,
     /// From the servers.
     pub received: u64,
-    /// Of both together, what stayed in this process.
+    /// The part of both that stayed within this process.
     pub in_process: u64,
 }
 

@@ -1,7 +1,7 @@
-//! One connection to or from a task that computes, and many of them at once on the calling thread.
+//! A connection to or from a task that computes for others, and exchanges over many of them on the calling thread.
 //!
-//! Sockets are never waited for one by one: a request goes out to every task while the first already answers, so that
-//! a large message to one does not keep the next waiting.
+//! Sockets are not served one after another: a request goes out to every task while the first already answers, so a
+//! large message to one does not delay the next.
 
 use std::time::{Duration, Instant};
 
@@ -10,10 +10,10 @@ use super::{ComputeError, Limits, Message, MessageError, Section, Silence};
 use crate::stream::Socket;
 use crate::stream::exchange::{Outgoing, wait_ready};
 
-/// How soon a wait sees that it is to end.
+/// How often a wait checks whether it should end.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// Signs of life that are read of one task before others have their turn.
+/// How many signs of life are read from one task before the others get their turn.
 const AT_ONCE: usize = 1000;
 
 /// One end of a connection.
@@ -23,7 +23,7 @@ pub struct Connection {
     incoming: Incoming,
 }
 
-/// Whether to stop waiting.
+/// Returns whether to stop waiting.
 pub type IsStopped<'a> = &'a dyn Fn() -> bool;
 
 impl Connection {
@@ -32,7 +32,7 @@ impl Connection {
         Ok(Self { socket, incoming: Incoming::new() })
     }
 
-    /// The word for how it is connected, in logs.
+    /// The transport, for logs.
     pub fn kind(&self) -> &'static str {
         self.socket.kind()
     }
@@ -42,7 +42,7 @@ impl Connection {
         self.socket.try_clone()
     }
 
-    /// Sends a message, unless the other end takes nothing for so long.
+    /// Sends a message. Fails if the other end accepts nothing for `patience`.
     pub fn send(
         &mut self,
         head: &[u8],
@@ -69,7 +69,7 @@ impl Connection {
         }
     }
 
-    /// The next message, unless not a byte comes for so long.
+    /// Receives the next message. Fails if not a byte arrives for `patience`.
     pub fn receive(
         &mut self,
         limits: &Limits,
@@ -98,48 +98,49 @@ impl Connection {
     }
 }
 
-/// Something to be asked of a task.
+/// A request to a task.
 pub struct Request<'a> {
-    /// By which connection.
+    /// The connection to the task.
     pub connection: &'a mut Connection,
-    /// What it is about.
+    /// The head of the message.
     pub head: Vec<u8>,
-    /// With which tensors.
+    /// Its tensors.
     pub sections: Vec<Section<'a>>,
-    /// The most that an answer may be.
+    /// The limits on the answer.
     pub limits: Limits,
 }
 
-/// What comes of a request.
+/// The outcome of a request.
 pub type Reply = Result<Message, ComputeError>;
 
-/// How answers are waited for.
+/// How to wait for answers.
 #[derive(Clone, Copy)]
 pub struct Waiting<'a> {
-    /// A task that is silent for this long is given up.
+    /// A task is given up after this much silence.
     pub patience: Duration,
-    /// Whether a message is an answer, and no sign of life.
+    /// Whether a message is an answer rather than a sign of life.
     pub is_answer: &'a dyn Fn(&Message) -> bool,
-    /// Whether to wait no longer.
+    /// Whether to stop waiting.
     pub is_stopped: IsStopped<'a>,
-    /// Told whenever something has come of a request, or nothing will, by its place in the list.
+    /// Called whenever a request makes progress or fails, with its index in the list.
     pub heard: &'a dyn Fn(usize, Heard),
-    /// What those who have answered are told while others are waited for, and how often. They do not answer that.
+    /// A message for tasks that have answered, repeated at this interval while others are awaited. They do not reply to
+    /// it.
     pub meanwhile: Option<(&'a [u8], Duration)>,
 }
 
-/// What has come of a request.
+/// The progress of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Heard {
     /// A sign of life, or a part of the answer.
     Something,
     /// The answer.
     Answer,
-    /// Nothing, and no answer is waited for any longer.
+    /// No answer, and none is awaited any longer.
     Failed,
 }
 
-/// Asks several tasks at once, and waits for all of them. One that fails or is silent keeps none of the others back.
+/// Sends requests to several tasks at once and waits for all of them. A task that fails or is silent delays no other.
 pub fn exchange(requests: Vec<Request<'_>>, waiting: Waiting<'_>) -> Vec<Reply> {
     let told = waiting.meanwhile.map(|(head, every)| (preamble(head, &[]), every));
     let told = told.as_ref().map(|(bytes, every)| ([&bytes[..]], *every));
@@ -179,7 +180,7 @@ pub fn exchange(requests: Vec<Request<'_>>, waiting: Waiting<'_>) -> Vec<Reply> 
                         None => {}
                     }
                 }
-                // A task that no longer receives it is noticed at the next request.
+                // If a task no longer receives this, the next request will notice.
                 (Some(Ok(_)), Some((told, every))) => drop(call.tell(told, *every)),
                 _ => {}
             }
@@ -197,7 +198,7 @@ pub fn exchange(requests: Vec<Request<'_>>, waiting: Waiting<'_>) -> Vec<Reply> 
         for (index, call) in calls.iter_mut().enumerate().filter(|(_, call)| call.reply.is_none()) {
             let error = match &ready {
                 Err(error) => ComputeError::Io(error.kind().into()),
-                // Not in the middle of a message, or the next would not be understood.
+                // Never stop in the middle of a message, or the task could not parse the next.
                 Ok(()) if call.outgoing.is_done() && (waiting.is_stopped)() => ComputeError::Stopped,
                 Ok(()) => continue,
             };
@@ -208,20 +209,20 @@ pub fn exchange(requests: Vec<Request<'_>>, waiting: Waiting<'_>) -> Vec<Reply> 
     calls.into_iter().map(Call::reply).collect()
 }
 
-/// A request under way.
+/// A request in progress.
 struct Call<'a> {
     connection: &'a mut Connection,
     pieces: &'a [&'a [u8]],
     outgoing: Outgoing,
     limits: &'a Limits,
     silence: Silence,
-    /// When it was last told something.
+    /// When something was last sent to the task.
     spoken: Instant,
     reply: Option<Reply>,
 }
 
 impl<'a> Call<'a> {
-    /// Tells a task that has answered something small, every so often.
+    /// Sends a task that has answered a small message at this interval.
     fn tell(&mut self, told: &'a [&'a [u8]], every: Duration) -> std::io::Result<()> {
         if self.outgoing.is_done() && self.spoken.elapsed() >= every {
             (self.outgoing, self.pieces, self.spoken) = (Outgoing::new(told), told, Instant::now());
@@ -233,16 +234,16 @@ impl<'a> Call<'a> {
         Ok(())
     }
 
-    /// What has come of it.
+    /// The final outcome.
     fn reply(self) -> Reply {
         if self.reply.as_ref().is_some_and(Result::is_ok) && !self.outgoing.is_done() {
-            // In the middle of something, it would not understand what comes next.
+            // The task is in the middle of a message and could not parse what comes next.
             return Err(ComputeError::Silent(self.spoken.elapsed()));
         }
         self.reply.unwrap_or(Err(ComputeError::Stopped))
     }
 
-    /// Moves what can be moved. The answer, if it is whole.
+    /// Moves what can be moved. Returns the answer once it is complete.
     fn advance(&mut self, waiting: &Waiting<'_>, moved: &mut bool) -> Result<Option<Message>, ComputeError> {
         let Waiting { patience, is_answer, .. } = *waiting;
         let Connection { socket, incoming } = &mut *self.connection;

@@ -1,6 +1,6 @@
-//! The bytes of a message: a header of fixed length, a head whose meaning only its reader knows, and tensors.
+//! The bytes of a message: a header of fixed length, a head that only its reader interprets, and tensors.
 //!
-//! Nothing is allocated because a header says so: a reader knows the most that a message may be, and makes room as bytes
+//! A header alone never causes an allocation: the reader knows the maximum size of a message, and makes room as bytes
 //! arrive. Numbers are little-endian.
 
 use std::io::IoSliceMut;
@@ -8,16 +8,16 @@ use std::io::IoSliceMut;
 use crate::stream::Socket;
 use crate::stream::exchange::read_some;
 
-/// What every message begins with.
+/// The first bytes of every message.
 const MAGIC: [u8; 4] = *b"WCMP";
-/// Its header: mark, length of the head, number of tensors, length of their descriptions.
+/// The length of the header: magic, length of the head, number of tensors, length of their descriptions.
 const HEADER_BYTES: usize = 16;
-/// The most dimensions of a tensor.
+/// The maximum number of dimensions of a tensor.
 const MOST_DIMENSIONS: usize = 16;
-/// Room that is made before anything has arrived to fill it.
+/// The most room that is made ahead of the bytes that fill it.
 const CHUNK: usize = 1 << 20;
 
-/// What a tensor consists of.
+/// The element type of a tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ElementKind {
@@ -29,7 +29,7 @@ pub enum ElementKind {
     U8 = 3,
 }
 
-/// The numbers of a tensor that has arrived, each aligned as its type demands.
+/// The elements of a received tensor, each aligned as its type requires.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Contents {
     /// Floats.
@@ -40,16 +40,16 @@ pub enum Contents {
     U8(Vec<u8>),
 }
 
-/// A tensor that has arrived. Its shape and its length agree.
+/// A received tensor. Its shape and length agree.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tensor {
     /// Its dimensions.
     pub shape: Vec<usize>,
-    /// Its numbers.
+    /// Its elements.
     pub contents: Contents,
 }
 
-/// A tensor to be sent, from wherever it lies.
+/// A tensor to send, wherever it is stored.
 #[derive(Debug, Clone, Copy)]
 pub struct Section<'a> {
     kind: ElementKind,
@@ -68,16 +68,16 @@ impl<'a> Section<'a> {
         Self { kind: ElementKind::I64, shape, bytes: bytemuck::cast_slice(values) }
     }
 
-    /// Numbers of this kind and shape, as they lie in memory.
+    /// Elements of this kind and shape, as they lie in memory.
     ///
     /// # Panics
-    /// If they are more or fewer than the shape says.
+    /// Panics if their number does not match the shape.
     pub fn of_bytes(kind: ElementKind, shape: &'a [usize], bytes: &'a [u8]) -> Self {
         assert_eq!(shape.iter().product::<usize>() * kind.size(), bytes.len(), "a tensor of shape {shape:?}");
         Self { kind, shape, bytes }
     }
 
-    /// How many bytes it has.
+    /// The size in bytes.
     pub fn size(&self) -> u64 {
         self.bytes.len() as u64
     }
@@ -88,17 +88,17 @@ impl<'a> Section<'a> {
     }
 }
 
-/// What has arrived.
+/// A received message.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Message {
-    /// What its tensors are about.
+    /// The head, which describes what the tensors are for.
     pub head: Vec<u8>,
     /// Its tensors.
     pub sections: Vec<Tensor>,
 }
 
 impl Message {
-    /// How many bytes head and tensors have.
+    /// The size of the head and tensors in bytes.
     pub fn size(&self) -> u64 {
         let tensor = |tensor: &Tensor| match &tensor.contents {
             Contents::F32(values) => size_of_val(&values[..]),
@@ -109,19 +109,19 @@ impl Message {
     }
 }
 
-/// The limits on a message, which its reader knows before it arrives.
+/// The limits on a message, known to the reader before it arrives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of the head.
+    /// Maximum bytes of the head.
     pub head: usize,
-    /// Tensors.
+    /// Maximum number of tensors.
     pub sections: usize,
-    /// Bytes of all tensors together.
+    /// Maximum bytes of all tensors together.
     pub bytes: u64,
 }
 
 impl Limits {
-    /// Checks that a message is within them; its reader would close the connection without an answer.
+    /// Checks a message against the limits: beyond them, its reader would close the connection without an answer.
     pub fn check(&self, head: &[u8], sections: &[Section<'_>]) -> Result<(), MessageError> {
         check_bytes("head", head.len() as u64, self.head as u64)?;
         check("tensor count", "", sections.len() as u64, self.sections as u64)?;
@@ -132,22 +132,22 @@ impl Limits {
 /// Why received data is not a valid message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MessageError {
-    /// It does not begin like one.
+    /// The data does not start with the magic bytes.
     #[error("received data is not a message")]
     Magic,
-    /// Something in it is larger than it may be.
+    /// Some part exceeds its limit.
     #[error("message {what} of {size}{unit} exceeds the limit of {most}")]
     TooLarge {
-        /// What.
+        /// The part.
         what: &'static str,
-        /// How large.
+        /// Its size.
         size: u64,
-        /// Bytes, or nothing for a count.
+        /// The unit of the size: bytes, or nothing for a count.
         unit: &'static str,
-        /// The most.
+        /// The limit.
         most: u64,
     },
-    /// An answer to a request that has not been sent completely.
+    /// An answer to a request that has not been completely sent.
     #[error("received an answer before the request was sent")]
     Early,
     /// The descriptions of its tensors are malformed.
@@ -177,20 +177,20 @@ pub(super) fn pieces<'a>(preamble: &'a [u8], sections: &'a [Section<'_>]) -> Vec
     std::iter::once(preamble).chain(sections.iter().map(|section| section.bytes)).collect()
 }
 
-/// A message on its way in.
+/// A message being received.
 #[derive(Debug)]
 pub(super) struct Incoming {
     stage: Stage,
-    /// Header, or head and descriptions, as far as they have come.
+    /// The header, or the head and descriptions, as far as they have arrived.
     words: Vec<u8>,
-    /// Bytes that have been read of the words, or of the present tensor.
+    /// Bytes read so far of the words or of the current tensor.
     read: usize,
 }
 
 #[derive(Debug)]
 enum Stage {
     Header,
-    /// Head and descriptions, with the sizes of both.
+    /// Head and descriptions, with their lengths.
     Words {
         head: usize,
         sections: usize,
@@ -198,7 +198,7 @@ enum Stage {
     },
     Tensors {
         message: Message,
-        /// Those that are to come, the next one last.
+        /// The tensors still to come, the next one last.
         described: Vec<Described>,
     },
 }
@@ -215,7 +215,7 @@ impl Incoming {
         Self { stage: Stage::Header, words: Vec::new(), read: 0 }
     }
 
-    /// Reads until a message is whole, or the socket is empty: then `None`. `moved` becomes true if anything was read.
+    /// Reads until a message is complete, or returns `None` once the socket is empty. Sets `moved` if anything arrived.
     pub(super) fn advance(
         &mut self,
         socket: &mut Socket,
@@ -247,7 +247,7 @@ impl Incoming {
         }
     }
 
-    /// Where the present part arrives. There is room for all that has come and some more.
+    /// Where the current part arrives: room for all that has arrived and some more.
     fn room(&mut self, total: usize) -> &mut [u8] {
         let read = self.read;
         match &mut self.stage {
@@ -262,7 +262,7 @@ impl Incoming {
         }
     }
 
-    /// The present part is whole: what comes after it.
+    /// Moves on from the current part, which is complete.
     fn next(&mut self, limits: &Limits) -> Result<(), MessageError> {
         let words = std::mem::take(&mut self.words);
         self.read = 0;
@@ -331,7 +331,7 @@ impl Contents {
     }
 }
 
-/// Makes room for some of the `total` bytes when all that there was has been filled.
+/// Makes more room, within `total`, once the existing room is full.
 fn grow<T: bytemuck::Pod>(values: &mut Vec<T>, read: usize, total: usize) {
     if read == values.len() * size_of::<T>() {
         let bytes = (2 * read).max(CHUNK).min(total);
@@ -353,7 +353,7 @@ fn header(bytes: &[u8], limits: &Limits) -> Result<(usize, usize, usize), Messag
     Ok((head, sections, descriptions))
 }
 
-/// What tensors come, the next one last.
+/// Parses the descriptions of the tensors to come, the next one last.
 fn described(mut bytes: &[u8], sections: usize, limits: &Limits) -> Result<Vec<Described>, MessageError> {
     let mut all = Vec::new();
     let mut total = 0_u64;

@@ -1,8 +1,9 @@
-//! Streams to a task that computes for others: a client sends tensors with a few words about them, and gets tensors back.
+//! Streams to a task that computes for others: a client sends tensors with a short head, and receives tensors back.
 //!
-//! They share a task's port with everything else and begin like a tensor stream, but the server speaks first: it says
-//! under which name processes on its own host find it, so that a process that knows only its address still uses shared
-//! memory. What the words and tensors mean is decided elsewhere; this moves them, bounds them and notices silence.
+//! They share a task's port with everything else and begin like a tensor stream, except that the server speaks first.
+//! It sends the name of its local socket, so that a process on the same host that knows only the address can still use
+//! shared memory. Other modules define what heads and tensors mean; this one moves them, bounds them and detects
+//! silence.
 //!
 //! ```text
 //! client: PREFACE              { header, head, descriptions, tensors } …
@@ -22,27 +23,27 @@ use crate::control::proto::Endpoint;
 use crate::stream::{Socket, handshake};
 use crate::{endpoint, link::ServeError};
 
-/// How long a task may take to say who it is.
+/// How long a task may take to identify itself.
 const GREETING: Duration = Duration::from_secs(5);
 /// The longest name of a local socket.
 const NAME_BYTES: usize = 256;
 
-/// Why nothing more comes of a connection.
+/// Why a connection failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ComputeError {
-    /// It broke, or the other end has closed it.
+    /// The connection broke, or the other end closed it.
     #[error("{}", endpoint::in_words(.0))]
     Io(io::Error),
     /// Not a byte has come for this long.
     #[error("silent for {} s", .0.as_secs())]
     Silent(Duration),
-    /// What came is no message, or one that is too large.
+    /// The received data is not a message, or exceeds the limits.
     #[error(transparent)]
     Message(#[from] MessageError),
-    /// The other end does not say what a task says that computes for others.
+    /// The other end does not speak the protocol of a task that computes for others.
     #[error("the task there does not compute for others: is it `windlass join`, and of the same version?")]
     Foreign,
-    /// The connection is taken, but nothing comes.
+    /// The connection was accepted, but nothing arrives.
     #[error("no answer: it may be suspended, or not a `windlass join` task")]
     Mute,
     /// The process was told to stop while it waited.
@@ -56,8 +57,8 @@ impl From<io::Error> for ComputeError {
     }
 }
 
-/// Connects to a task that computes for others: by shared memory if it is on this host, else by TCP. Names are resolved
-/// anew with every call.
+/// Connects to a task that computes for others: through shared memory on the same host, otherwise by TCP. Host names
+/// are resolved again on every call.
 pub fn connect(address: &str) -> Result<Connection, ComputeError> {
     let (connection, local_name) = greeted(&Endpoint { address: address.to_owned(), local_name: String::new() })?;
     if local_name.is_empty() {
@@ -65,7 +66,7 @@ pub fn connect(address: &str) -> Result<Connection, ComputeError> {
     }
     let near = Endpoint { address: address.to_owned(), local_name };
     match endpoint::connect(&near)? {
-        // It is on another host.
+        // The task is on another host.
         Socket::Tcp(_) => Ok(connection),
         socket => begun(socket).map(|(connection, _)| connection),
     }
@@ -89,7 +90,7 @@ fn begun(mut socket: Socket) -> Result<(Connection, String), ComputeError> {
     Ok((connection, name))
 }
 
-/// Takes a stream at the end of the task that computes.
+/// Accepts a stream, on the side of the task that computes.
 pub fn accept(mut socket: Socket, local_name: &str) -> Result<Connection, ServeError> {
     socket.set_stall_timeout(GREETING)?;
     let mut connection = Connection::new(handshake::accept(socket)?)?;
@@ -98,7 +99,7 @@ pub fn accept(mut socket: Socket, local_name: &str) -> Result<Connection, ServeE
     Ok(connection)
 }
 
-/// Since when there has been silence.
+/// The time since which the other end has been silent.
 #[derive(Debug, Clone, Copy)]
 struct Silence(Instant);
 

@@ -1,4 +1,4 @@
-//! Messages through real sockets, whole, cut, hostile and silent.
+//! Messages through real sockets: complete, truncated, hostile and silent.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -13,7 +13,7 @@ fn running() -> bool {
     false
 }
 
-/// Until "done".
+/// Waits until the answer is "done".
 const WAITING: Waiting<'_> = Waiting {
     patience: PATIENCE,
     is_answer: &|message| message.head == b"done",
@@ -22,7 +22,7 @@ const WAITING: Waiting<'_> = Waiting {
     meanwhile: None,
 };
 
-/// Both ends of a stream as two processes on one host have it.
+/// Both ends of a stream between two processes on one host.
 fn pair() -> (Connection, Connection) {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let server = thread::spawn(move || accept(Socket::Unix(theirs), "a-name").unwrap());
@@ -167,7 +167,7 @@ fn any_number_of_signs_of_life_is_read_in_a_small_stack() {
     speaking.join().unwrap();
 }
 
-/// What a reader says of these bytes.
+/// The reader's error on these bytes.
 fn refusal(bytes: &[u8]) -> ComputeError {
     let (mut ours, theirs) = UnixStream::pair().unwrap();
     ours.write_all(bytes).unwrap();
@@ -206,6 +206,6 @@ fn hostile_bytes_are_refused_before_room_is_made_for_them() {
         let refused = refusal(&bytes);
         assert!(matches!(refused, ComputeError::Message(_)), "{refused}");
     }
-    // As much as it may be, of which nothing comes.
+    // The maximum size is announced, and no bytes follow.
     assert!(matches!(refusal(&tensor(1, &[1 << 20])), ComputeError::Io(_)));
 }

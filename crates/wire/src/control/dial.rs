@@ -5,11 +5,11 @@ use std::time::Duration;
 use tonic::transport::{Channel, Endpoint};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Keepalives, which detect a host that has vanished.
+/// Interval of the keepalives that detect a vanished host.
 const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(5);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Connects to a task's port, or says in words why that failed.
+/// Connects to a task's port, or explains in words why that failed.
 pub(super) async fn dial(address: &str) -> Result<Channel, String> {
     let endpoint = Endpoint::from_shared(format!("http://{address}"))
         .map_err(|error| error.to_string())?

@@ -1,5 +1,5 @@
-//! Control between tasks, by gRPC: a task's session with the coordinator, what a worker makes of it,
-//! and how ps tasks learn each other's addresses.
+//! Control between tasks, by gRPC: a task's session with the coordinator, how a worker acts on it, and how ps tasks
+//! learn each other's addresses.
 
 mod dial;
 pub mod outbox;

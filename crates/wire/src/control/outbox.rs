@@ -1,10 +1,9 @@
-//! Messages that must arrive: numbered, and kept until the other end says that it has heard them, so that a broken
-//! connection loses none and repeats none. Every message of either end says what has been heard, so that only what is on
-//! its way is kept.
+//! Messages that must arrive: numbered, and kept until the other end acknowledges them, so that a broken connection
+//! neither loses nor repeats any. Every message carries an acknowledgement, so only those in flight are kept.
 
 use std::collections::VecDeque;
 
-/// The messages that the other end has not yet been heard to have.
+/// The messages that the other end has not acknowledged.
 #[derive(Debug)]
 pub struct Outbox<M> {
     last: u64,
@@ -18,32 +17,32 @@ impl<M> Default for Outbox<M> {
 }
 
 impl<M> Outbox<M> {
-    /// Keeps a message and gives it the next number, from one.
+    /// Keeps a message and assigns it the next number, from one.
     pub fn push(&mut self, message: M) -> u64 {
         self.last += 1;
         self.kept.push_back((self.last, message));
         self.last
     }
 
-    /// Lets go of the messages up to this number.
+    /// Drops the messages up to this number, which the other end has acknowledged.
     pub fn heard(&mut self, number: u64) {
         while self.kept.front().is_some_and(|(kept, _)| *kept <= number) {
             self.kept.pop_front();
         }
     }
 
-    /// What is to be sent again on a new connection.
+    /// The messages to resend on a new connection.
     pub fn kept(&self) -> impl Iterator<Item = (u64, &M)> {
         self.kept.iter().map(|(number, message)| (*number, message))
     }
 
-    /// Whether the other end has heard everything.
+    /// Whether the other end has acknowledged everything.
     pub fn is_empty(&self) -> bool {
         self.kept.is_empty()
     }
 }
 
-/// Which of the other end's numbers have come.
+/// Tracks which of the other end's numbers have arrived.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Heard(u64);
 
@@ -53,7 +52,7 @@ impl Heard {
         self.0
     }
 
-    /// Notes a message; false if it has come before. Those without a number are always new.
+    /// Records a message; returns false if it has arrived before. Messages without a number are always new.
     pub fn is_new(&mut self, number: u64) -> bool {
         if number > 0 && number <= self.0 {
             return false;

@@ -1,7 +1,7 @@
 //! How the ps tasks of a sparse cluster learn each other's addresses: a worker, which knows all of them, tells each ps.
 //!
-//! The worker's call lasts as long as the ps does. When it ends the worker calls again, since a ps that was started anew
-//! knows nothing.
+//! The worker's call lasts as long as the ps does. When it ends, the worker calls again, since a restarted ps knows
+//! nothing.
 
 use std::pin::Pin;
 use std::time::{Duration, Instant};
@@ -22,16 +22,16 @@ use crate::lobby::{INTRODUCTIONS, Visit};
 use crate::port::{self, Services};
 use crate::retry::{Backoff, CALL_PAUSES, REPORT_EVERY};
 
-/// What workers say of the cluster. As long as this is kept, they know that the ps is here.
+/// The addresses of all ps as reported by workers. While the receiver is kept, those workers know that the ps is alive.
 pub type Introductions = mpsc::Receiver<Vec<String>>;
 
-/// The ps's side, to be served on its port.
+/// The service of a ps, to be served on its port, and the introductions that it receives.
 pub fn service() -> (Introductions, RosterServer<Service>) {
     let (heard, introductions) = mpsc::channel(1);
     (introductions, RosterServer::new(Service { heard }))
 }
 
-/// Hears introductions.
+/// Receives introductions.
 #[derive(Debug)]
 pub struct Service {
     heard: mpsc::Sender<Vec<String>>,
@@ -47,7 +47,7 @@ impl Roster for Service {
             visit.was_dismissed();
             return Err(Status::resource_exhausted(format!("{INTRODUCTIONS} workers introduce the ps already")));
         }
-        // One is enough: the others say the same.
+        // One introduction is enough: they are all the same.
         let _ = self.heard.try_send(call.into_inner().ps);
         let (held, answer) = mpsc::channel(1);
         let heard = self.heard.clone();
@@ -61,8 +61,8 @@ impl Roster for Service {
     }
 }
 
-/// Waits on a ps's port until a worker says where all ps are. `None` if none does for `patience`. Whoever else asks is
-/// answered by `router`.
+/// Waits on a ps's port until a worker reports the addresses of all ps, or returns `None` after `patience`. All other
+/// requests are answered by `router`.
 pub async fn await_introduction(
     listener: std::net::TcpListener,
     router: axum::Router,
@@ -87,12 +87,12 @@ pub async fn await_introduction(
         }
     };
     serving.abort();
-    // The port is free for others once its listener is gone.
+    // The port is free again only after its listener has been dropped.
     let _ = serving.await;
     Ok(heard)
 }
 
-/// Tells every ps where all of them are, whenever it is there. Never ends.
+/// Introduces all ps to each of them whenever it is reachable. Never returns.
 pub async fn introduce(ps: Vec<String>) {
     let each = (0..).zip(&ps).map(|(index, address)| introduce_to(TaskId::ps(index), address, &ps));
     futures::future::join_all(each).await;
@@ -107,7 +107,7 @@ async fn introduce_to(task: TaskId, address: &str, ps: &[String]) {
                 backoff.reset();
                 away = Instant::now();
             }
-            // Others tell it, and may leave one day.
+            // Other workers are introducing it, and may leave one day.
             Err(status) if status.code() == Code::ResourceExhausted => {
                 away = Instant::now();
                 tokio::time::sleep(REPORT_EVERY).await;
@@ -120,12 +120,12 @@ async fn introduce_to(task: TaskId, address: &str, ps: &[String]) {
                 }
             }
         }
-        // A ps that hangs up at once is not called again at once.
+        // A ps that hangs up at once is not called again immediately.
         tokio::time::sleep(backoff.pause().max(CALL_PAUSES.0)).await;
     }
 }
 
-/// Introduces the ps to one of them, and returns when that is gone.
+/// Introduces the ps to one of them, and returns when that one is gone.
 async fn held_by(address: &str, ps: &[String]) -> Result<(), Status> {
     let mut client = RosterClient::new(dial(address).await.map_err(Status::unavailable)?);
     let mut held = client.introduce(Introduction { ps: ps.to_vec() }).await?.into_inner();

@@ -1,4 +1,4 @@
-//! What heartbeats tell of the hardware that a task uses.
+//! The hardware usage that a task reports in its heartbeats.
 
 use std::sync::PoisonError;
 
@@ -7,7 +7,7 @@ use windlass_instruments::{AvailableMemory, GpuUsage, JoinedSite, Site, Usage, U
 use super::proto::{self, Heartbeat};
 use super::session::Progress;
 
-/// Measures the usage of this process and its host every second, and tells it with the heartbeats, together with what
+/// Measures the usage of this process and its host every second, and reports it in the heartbeats, together with what
 /// `tell` adds. Needs the async runtime.
 pub fn report(meter: &UsageMeter, progress: &Progress, tell: impl Fn(&mut Heartbeat) + Send + 'static) {
     let progress = progress.clone();

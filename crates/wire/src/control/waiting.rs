@@ -1,11 +1,11 @@
-//! How a task says in its log what the coordinator has told it of those who are missing.
+//! How a task logs the coordinator's messages about missing tasks.
 
 use tracing::{info, warn};
 
 use crate::control::proto::Waiting;
 
 impl Waiting {
-    /// Says who is waited for, and what else everyone should know.
+    /// Logs which tasks are awaited, and the notices for everyone.
     pub fn log(&self) {
         if !self.tasks.is_empty() {
             info!("waiting for {}", self.tasks.join(", "));

@@ -1,6 +1,6 @@
-//! What a worker does and when, as a pure machine: which instruction still holds for which incarnation, what is reported
-//! to the coordinator, and how the worker ends. It knows no tensors, clock or connection: the work itself, its session
-//! and the log are its shell's.
+//! What a worker does and when, as a pure machine: which instructions are still valid for which incarnation, what is
+//! reported to the coordinator, and how the worker ends. It knows no tensors, clock or connection: the work itself, the
+//! session and the log belong to its shell.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -15,116 +15,116 @@ use crate::control::proto::{
     AllFinished, Concluded, Endpoint, Failure, Initialised, Start, Waiting, WorkerLeft, WorkerReport,
 };
 
-/// How long the coordinator has to end the run after a failure.
+/// How long the coordinator has to end the run after a failure was reported.
 const FAILURE_HEARD_WITHIN: Duration = Duration::from_secs(2);
 
-/// What happens to a worker.
+/// An event for a worker.
 #[derive(Debug)]
 pub enum WorkerEvent {
-    /// The coordinator tells it something.
+    /// A message from the coordinator.
     Told(Told),
-    /// Its session is over.
+    /// The worker's session is over.
     SessionEnded,
-    /// The work that it was given has succeeded or failed.
+    /// The assigned work has succeeded or failed.
     Completed(Result<Achievement, Setback>),
-    /// The process is told to stop.
+    /// The process was told to stop.
     Stop,
     /// Time has passed.
     Tick,
 }
 
-/// What a worker is to do.
+/// An action that a worker requests.
 #[derive(Debug)]
 pub enum WorkerEffect {
-    /// The work to do next, as this incarnation. There is none under way.
+    /// Start this work, as this incarnation. No other work is in progress.
     Work(Incarnation, Work),
-    /// The coordinator knows this process as this incarnation: who waits for servers as an earlier one should not, and
-    /// connections from before may lead nowhere.
+    /// The coordinator has welcomed this process as this incarnation: an earlier one must stop waiting for servers, and
+    /// its connections may be dead.
     Welcomed(Incarnation),
-    /// The run is over: who waits for servers will not be answered.
+    /// The run is over: requests that still wait for servers will not be answered.
     RunIsOver,
-    /// Tell the coordinator.
+    /// Report this to the coordinator.
     Report(Report),
-    /// Put this into the log.
+    /// Log this.
     Mention(String),
-    /// Put this into the log as a warning.
+    /// Log this as a warning.
     Warn(String),
-    /// Put into the log whom the run waits for.
+    /// Log which tasks the run waits for.
     MentionWaiting(Waiting),
-    /// Say goodbye, unless the run is over, and end like this.
+    /// Say goodbye, unless the run is over, and end with this outcome.
     End(Outcome),
 }
 
 /// Work that takes a while.
 #[derive(Debug)]
 pub enum Work {
-    /// Push the first values to these servers.
+    /// Push the initial values to these servers.
     Initialise(Vec<Endpoint>),
     /// Train.
     Train(Start),
-    /// Score the final values on these servers, sum the run up and let the model conclude.
+    /// Score the final values on these servers, sum up the run and let the model conclude.
     Summarise(Vec<Endpoint>, AllFinished),
 }
 
 /// Work that has succeeded.
 #[derive(Debug)]
 pub enum Achievement {
-    /// The servers have the first values.
+    /// The servers have the initial values.
     Initialised,
-    /// Training is done, with this report.
+    /// Training has ended, with this report.
     Trained(Box<WorkerReport>),
-    /// The run is summed up. The model's own conclusion may have failed.
+    /// The run has been summed up. The outcome is that of the model's own conclusion, which may have failed.
     Concluded(Outcome),
 }
 
 /// Work that has failed.
 #[derive(Debug)]
 pub struct Setback {
-    /// What it means.
+    /// The cause.
     pub cause: Cause,
-    /// In words.
+    /// The error, in words.
     pub error: String,
 }
 
-/// What it means that work has failed.
+/// Why work failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cause {
-    /// A server has fenced this incarnation off, or the coordinator has given the process another.
+    /// A server has fenced off this incarnation, or the coordinator has given the process another.
     DeclaredDead,
     /// The server in this process has released its parameters: the run has ended, or is rolling back.
     Released(ServerId),
     /// The run is over, or the process was told to stop.
     Interrupted,
-    /// A server was not reached in time, or refused.
+    /// A server could not be reached in time, or refused a request.
     Unreachable,
-    /// A loss, a gradient or a statistic is not finite.
+    /// A loss, gradient or statistic is not finite.
     NotFinite,
-    /// The model could not do its part.
+    /// The model failed.
     Model,
 }
 
 #[derive(Debug)]
 enum Stage {
     Idle,
-    /// As this incarnation.
+    /// Working as this incarnation.
     Working(Incarnation),
-    /// The failure has been reported; the coordinator has until then to end the run.
+    /// The failure has been reported; the coordinator has until this time to end the run.
     Failed(Outcome, Duration),
     Ended,
 }
 
-/// What a worker has to decide.
+/// The decisions of a worker.
 #[derive(Debug)]
 pub struct WorkerMachine {
     id: WorkerId,
     stage: Stage,
-    /// As which the coordinator knows this process; zero before the first welcome.
+    /// The incarnation of the last welcome; zero before the first.
     incarnation: Incarnation,
     is_chief: bool,
     servers: Vec<Endpoint>,
-    /// What is still to be done, and as which incarnation it was told.
+    /// The work still to be done, each with the incarnation that it was assigned to.
     instructions: VecDeque<(Incarnation, Work)>,
-    /// How the run has ended.
+    /// How the run ended.
     outcome: Option<Outcome>,
     /// How the model's conclusion went.
     concluded: Outcome,
@@ -149,7 +149,7 @@ impl WorkerMachine {
         }
     }
 
-    /// As which incarnation the coordinator knows this process; `None` before it was let in.
+    /// The incarnation of the last welcome; `None` before the first.
     pub fn incarnation(&self) -> Option<Incarnation> {
         (self.incarnation != Incarnation::default()).then_some(self.incarnation)
     }
@@ -159,7 +159,7 @@ impl WorkerMachine {
         self.is_chief
     }
 
-    /// True if it has been given work that is not completed.
+    /// True if assigned work is in progress.
     pub fn is_working(&self) -> bool {
         matches!(self.stage, Stage::Working(_))
     }
@@ -172,7 +172,7 @@ impl WorkerMachine {
         }
     }
 
-    /// Takes an event, and says what is to be done.
+    /// Handles an event, and returns the actions to take.
     pub fn handle(&mut self, event: WorkerEvent, now: Duration) -> Vec<WorkerEffect> {
         let mut effects = Vec::new();
         match event {
@@ -200,7 +200,7 @@ impl WorkerMachine {
             Told::Start(start) => {
                 self.servers.clone_from(&start.servers);
                 self.is_chief = start.chief;
-                // After a rollback the run is concluded anew, perhaps by another.
+                // After a rollback the run is concluded again, perhaps by another chief.
                 self.concluded = Outcome::done();
                 self.instruct(Work::Train(start));
             }
@@ -212,7 +212,7 @@ impl WorkerMachine {
                 self.outcome = Some(Outcome { exit_code: over.exit_code as u8, reason: over.reason });
                 effects.push(WorkerEffect::RunIsOver);
             }
-            // The others have nothing to do at the end, and the rest is for servers.
+            // Other workers have nothing to do at the end; the remaining messages are for servers.
             _ => {}
         }
     }
@@ -241,7 +241,7 @@ impl WorkerMachine {
         }
     }
 
-    /// Each report names the incarnation it was done as, so a coordinator ignores what it did not ask for.
+    /// Each report carries the incarnation that did the work, so that a coordinator ignores work it did not assign.
     fn report(&mut self, achievement: Achievement, Incarnation(incarnation): Incarnation) -> Report {
         match achievement {
             Achievement::Initialised => Report::Initialised(Initialised { incarnation }),
@@ -261,12 +261,12 @@ impl WorkerMachine {
         effects: &mut Vec<WorkerEffect>,
     ) {
         match cause {
-            // The session joins again by itself; the coordinator then says what to do.
+            // The session rejoins by itself; the coordinator then says what to do.
             Cause::DeclaredDead => {
                 let line = "declared dead, or the run is rolling back: rejoining".to_owned();
                 effects.push(WorkerEffect::Mention(line));
             }
-            // A failure of a process that has been replaced since no longer matters.
+            // The failure of an incarnation that has since been replaced no longer matters.
             _ if self.incarnation != incarnation => {
                 effects.push(WorkerEffect::Mention(format!("rejoining (before that: {error})")));
             }
@@ -282,18 +282,18 @@ impl WorkerMachine {
         }
     }
 
-    /// Reports a failure, and how this worker ends if the run does not.
+    /// Reports a failure, and sets the outcome of this worker in case the run does not end.
     fn fail(&mut self, exit_code: u8, reason: String, error: String, now: Duration) -> WorkerEffect {
         self.stage = Stage::Failed(Outcome { exit_code, reason }, now + FAILURE_HEARD_WITHIN);
         let (exit_code, incarnation) = (u32::from(exit_code), self.incarnation.0);
         WorkerEffect::Report(Report::Failed(Failure { exit_code, reason: error, incarnation, prepare: 0 }))
     }
 
-    /// Begins the next piece of work that still holds, or ends.
+    /// Starts the next valid piece of work, or ends.
     fn proceed(&mut self, now: Duration, effects: &mut Vec<WorkerEffect>) {
         let ended = match &self.stage {
             Stage::Working(_) | Stage::Ended => return,
-            // If the run has ended for a reason, that reason is the better one.
+            // If the run has ended, its reason takes precedence.
             Stage::Failed(..) | Stage::Idle if self.outcome.is_some() => self.outcome.clone(),
             Stage::Failed(own, until) => (self.session_ended || now >= *until).then(|| own.clone()),
             Stage::Idle if self.stopped => {
@@ -310,7 +310,7 @@ impl WorkerMachine {
             let outcome = if has_failed { self.concluded.clone() } else { outcome };
             effects.push(WorkerEffect::End(outcome));
         } else if matches!(self.stage, Stage::Idle) {
-            // What it was told as an earlier incarnation is not to be done any more.
+            // Work assigned to an earlier incarnation is dropped.
             self.instructions.retain(|(incarnation, _)| *incarnation == self.incarnation);
             if let Some((incarnation, work)) = self.instructions.pop_front() {
                 self.stage = Stage::Working(incarnation);

@@ -141,7 +141,7 @@ fn a_session_that_ends_without_a_word_is_a_lost_coordinator() {
     assert_eq!(ended(&machine.handle(WorkerEvent::SessionEnded, NOW)), Some((5, "lost the session with ps 0")));
 }
 
-/// Worker 1, chief of a run whose conclusion has failed, in the same incarnation or after a rollback in the next.
+/// Worker 1, chief of a run whose conclusion failed, in the same incarnation or, after a rollback, in the next.
 fn failed_to_conclude() -> WorkerMachine {
     let mut chief = training();
     chief.handle(WorkerEvent::Completed(Ok(Achievement::Trained(Box::default()))), NOW);

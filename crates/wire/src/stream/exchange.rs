@@ -1,8 +1,8 @@
 //! Moves bytes to and from several servers at once, on the calling thread.
 //!
-//! Requests are written and answers read as each socket allows, so that a server may answer one part of a push
-//! while the next is still on its way, and neither end can block the other. Gradients leave from, and values
-//! arrive in, the caller's own buffers.
+//! Requests are written and answers read as each socket allows, so that a server can answer one part of a push while
+//! the next is still on its way, and neither end can block the other. Gradients are sent from, and values received
+//! into, the caller's own buffers.
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::time::Duration;
@@ -13,10 +13,10 @@ use crate::stream::Socket;
 use crate::stream::frame::{Answer, AnswerKind, HEADER_BYTES};
 use crate::stream::shared_memory::{SharedStream, spin_until_ready};
 
-/// How many pieces one system call takes.
+/// How many pieces one system call writes.
 const PIECES: usize = 64;
 
-/// Bytes on their way out: how many of a list of pieces have been written.
+/// Outgoing bytes: how many of a list of pieces have been written.
 #[derive(Debug, Default)]
 pub(crate) struct Outgoing {
     written: usize,
@@ -67,7 +67,7 @@ impl Outgoing {
     }
 }
 
-/// What an answer has come to.
+/// The progress of an answer.
 #[derive(Debug)]
 pub(crate) enum Arrival {
     /// More is to come.
@@ -78,7 +78,7 @@ pub(crate) enum Arrival {
     Complete(Answer),
 }
 
-/// An answer on its way in.
+/// An answer being received.
 #[derive(Debug)]
 pub(crate) struct Incoming {
     header: [u8; HEADER_BYTES],
@@ -92,12 +92,12 @@ impl Incoming {
         Self { header: [0; HEADER_BYTES], answer: None, text: Vec::new(), read: 0 }
     }
 
-    /// Bytes read of the present part of the present answer.
+    /// Bytes read of the current part of the current answer.
     pub(crate) fn read(&self) -> usize {
         self.read
     }
 
-    /// Reads until the answer is whole or the socket is empty. Values go to `places`, in order.
+    /// Reads until the answer is complete or the socket is empty. Values go to `places`, in order.
     pub(crate) fn advance(&mut self, socket: &mut Socket, places: &mut [&mut [u8]]) -> io::Result<Arrival> {
         loop {
             let Some(answer) = self.answer else {
@@ -166,7 +166,7 @@ fn read_places(socket: &mut Socket, places: &mut [&mut [u8]], mut skip: usize) -
     read_some(socket, &mut slices[..count])
 }
 
-/// `None` if nothing is there now.
+/// Reads what is available; `None` if nothing is.
 pub(crate) fn read_some(socket: &mut Socket, buffers: &mut [IoSliceMut<'_>]) -> io::Result<Option<usize>> {
     loop {
         match socket.read_vectored(buffers) {
@@ -179,7 +179,7 @@ pub(crate) fn read_some(socket: &mut Socket, buffers: &mut [IoSliceMut<'_>]) -> 
     }
 }
 
-/// Waits until one of the sockets can be read (or written, where that is asked), or until the time is up.
+/// Waits until one of the sockets can be read (or written, if requested), or until the timeout.
 pub(crate) fn wait_ready(sockets: &[(&Socket, bool)], timeout: Duration) -> io::Result<()> {
     if shared_are_ready(sockets) {
         return Ok(());
@@ -187,7 +187,7 @@ pub(crate) fn wait_ready(sockets: &[(&Socket, bool)], timeout: Duration) -> io::
     let mut polled: Vec<PollFd<'_>> = sockets
         .iter()
         .map(|(socket, writing)| {
-            // Of shared memory the socket is only the bell, which is always ready to be rung.
+            // For shared memory the socket is only the bell, which can always be rung.
             let writing = *writing && !matches!(socket, Socket::Shared(_));
             PollFd::new(socket, if writing { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN })
         })
@@ -199,7 +199,7 @@ pub(crate) fn wait_ready(sockets: &[(&Socket, bool)], timeout: Duration) -> io::
     }
 }
 
-/// Looks at the streams in shared memory for a moment. If none gets on, each will ring.
+/// Polls the streams in shared memory for a moment. If none is ready, each will ring.
 fn shared_are_ready(sockets: &[(&Socket, bool)]) -> bool {
     let mut streams: Vec<(&SharedStream, bool)> = Vec::new();
     for (socket, writing) in sockets {
@@ -210,7 +210,7 @@ fn shared_are_ready(sockets: &[(&Socket, bool)]) -> bool {
     spin_until_ready(&streams) || streams.iter().any(|(stream, writing)| !stream.sleeps(*writing))
 }
 
-/// True for the answers that end a request.
+/// True for answers that end a request.
 pub(crate) fn is_final(kind: AnswerKind) -> bool {
     kind != AnswerKind::Waiting
 }
@@ -223,7 +223,7 @@ mod tests {
 
     use super::*;
 
-    /// Both ends of a connection that holds a few kilobytes at the most.
+    /// Both ends of a connection that buffers at most a few kilobytes.
     fn narrow_pair() -> (Socket, Socket) {
         let (left, right) = UnixStream::pair().unwrap();
         for end in [&left, &right] {
@@ -239,7 +239,7 @@ mod tests {
         Answer { kind, over, rounds, version: 7, learning_rate, dense: values, rows: 0, text, held_back: 0 }
     }
 
-    /// Writes the pieces to one end while the other is read, until the answer at the other end is whole.
+    /// Writes the pieces at one end while reading at the other, until the answer there is complete.
     fn exchange(pieces: &[&[u8]], incoming: &mut Incoming, places: &mut [&mut [u8]]) -> io::Result<Arrival> {
         let (mut left, mut right) = narrow_pair();
         let mut outgoing = Outgoing::new(pieces);

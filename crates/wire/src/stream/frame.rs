@@ -1,13 +1,13 @@
 //! The bytes of a tensor stream: a preface, then requests and answers, each a fixed header and a payload.
 //!
-//! Both ends know the shard plan, so a payload's length is never taken from the network: a header's lengths are
-//! checked against what the plan says before anything is read or allocated. All numbers are little-endian.
+//! Both ends know the shard plan, so a payload's length is never taken on trust: the lengths in a header are checked
+//! against the plan before anything is read or allocated. All numbers are little-endian.
 //!
 //! ```text
 //! client: PREFACE  { request header, [note], [dense f32…], [row sections…], [wanted sections…] } …
 //! server:          { answer header, [text] | [dense f32…][wanted rows f32…] } …
 //! ```
-//! A note is text in whole words, filled up with spaces, so that what follows stays aligned. A row section is
+//! A note is text, padded with spaces to whole words, so that what follows stays aligned. A row section is
 //! `parameter u32, count u32, rows u32[count], values f32[count × width]`; a wanted section is the same without the
 //! values. Answers of kind [`AnswerKind::Waiting`] may precede the one that ends a request.
 
@@ -16,22 +16,22 @@ use windlass_core::cluster::WorkerId;
 use windlass_core::ledger::{Incarnation, PushId};
 use windlass_core::run::LearningRate;
 
-/// The first bytes of a tensor stream, by which a port tells it from HTTP.
+/// The first bytes of a tensor stream, which distinguish it from HTTP.
 pub const MAGIC: [u8; 4] = *b"WNDL";
 /// The length of [`preface`].
 pub const PREFACE_BYTES: usize = 8;
 /// The length of both headers.
 pub const HEADER_BYTES: usize = 64;
-/// The longest text an answer carries.
+/// The maximum length of an answer's text.
 pub const TEXT_LIMIT: usize = 4096;
-/// The most words of a note.
+/// The maximum length of a note in words.
 pub const NOTE_LIMIT: u32 = 1024;
-/// The most bytes of a note.
+/// The maximum length of a note in bytes.
 pub const NOTE_BYTES: usize = NOTE_LIMIT as usize * size_of::<u32>();
-/// The most row sections a request carries.
+/// The maximum number of row sections in a request.
 pub const SECTION_LIMIT: u32 = 4096;
 
-/// What a client sends first.
+/// The first bytes that a client sends.
 pub fn preface() -> [u8; PREFACE_BYTES] {
     let mut bytes = [0; PREFACE_BYTES];
     bytes[..4].copy_from_slice(&MAGIC);
@@ -39,7 +39,7 @@ pub fn preface() -> [u8; PREFACE_BYTES] {
     bytes
 }
 
-/// Reads a preface: the protocol version of the peer.
+/// Reads a preface. Returns the peer's protocol version.
 pub fn read_preface(bytes: &[u8; PREFACE_BYTES]) -> Result<u32, FrameError> {
     if bytes[..4] != MAGIC {
         return Err(FrameError::NotAStream);
@@ -57,7 +57,7 @@ pub enum FrameError {
     /// The first bytes are not ours.
     #[error("not a tensor stream")]
     NotAStream,
-    /// The peer is another version of this program.
+    /// The peer runs another version of this program.
     #[error("the peer speaks protocol {theirs}, this task speaks {ours}: run the same version everywhere")]
     Version {
         /// The peer's protocol version.
@@ -65,15 +65,15 @@ pub enum FrameError {
         /// Our protocol version.
         ours: u32,
     },
-    /// A header's kind byte is none of ours.
+    /// A header's kind byte is unknown.
     #[error("unknown frame kind {0}")]
     Kind(u8),
     /// A payload's length differs from the shard's.
     #[error("a frame of {got} values where the shard has {expected}")]
     Length {
-        /// What the plan says.
+        /// The length by the plan.
         expected: u64,
-        /// What the header says.
+        /// The length in the header.
         got: u64,
     },
     /// A row section that does not fit the plan.
@@ -88,12 +88,12 @@ pub enum FrameError {
     /// A learning rate that is not a usable number.
     #[error("a learning rate that is negative or not a number")]
     LearningRate,
-    /// A note over the limit, of something else than text, or where none belongs.
+    /// A note that exceeds the limit, is not text, or does not belong here.
     #[error("a malformed note of {0} words")]
     Note(u32),
 }
 
-/// What a client asks for.
+/// The kind of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum RequestKind {
@@ -108,26 +108,26 @@ pub enum RequestKind {
 /// The header of a request.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Request {
-    /// What is asked.
+    /// The kind.
     pub kind: RequestKind,
-    /// Who asks.
+    /// The requesting worker.
     pub worker: WorkerId,
-    /// Which process of that worker asks.
+    /// The incarnation of its process.
     pub incarnation: Incarnation,
     /// The number of this push, from one.
     pub sequence: u64,
-    /// In a push, the version of the parameters the gradient was computed from, as this server gave it; in a pull,
-    /// the lowest version that is of use.
+    /// In a push, the version of the parameters that the gradient was computed from, as given by this server; in a
+    /// pull, the lowest acceptable version.
     pub base: u64,
     /// The newest learning rate that the worker knows.
     pub learning_rate: LearningRate,
-    /// Words of a note that follow, which a push brings to the first server.
+    /// Words in the note that follows. Only a push to the first server has one.
     pub note: u32,
-    /// Values that follow.
+    /// Number of values that follow.
     pub dense: u64,
-    /// Row sections that follow.
+    /// Number of row sections that follow.
     pub rows: u32,
-    /// Wanted sections that follow.
+    /// Number of wanted sections that follow.
     pub wanted: u32,
 }
 
@@ -143,21 +143,21 @@ impl From<&Request> for admission::Request {
     }
 }
 
-/// What an answer is.
+/// The kind of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum AnswerKind {
-    /// The values follow; a push was applied (or had been).
+    /// The values follow; the push, if any, has been applied, now or before.
     Values = 1,
     /// The values follow; the push was dropped as stale.
     Stale = 2,
     /// The values follow; the push came after the last step and was dropped.
     Over = 3,
-    /// Not yet: text says who is waited for. Another answer follows.
+    /// Not yet: the text says who is awaited. Another answer follows.
     Waiting = 4,
-    /// Refused: this process was declared dead. It may join again.
+    /// Refused: this process was declared dead. It may rejoin.
     Fenced = 5,
-    /// Refused: text says why.
+    /// Refused: the text says why.
     Refused = 6,
 }
 
@@ -171,23 +171,23 @@ impl AnswerKind {
 /// The header of an answer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Answer {
-    /// What this is.
+    /// The kind.
     pub kind: AnswerKind,
     /// True once the run's last step has been applied.
     pub over: bool,
-    /// True if versions are synchronous rounds, in which the servers are meant to go on together.
+    /// True if versions are synchronous rounds, in which all servers should proceed together.
     pub rounds: bool,
-    /// The version of the values that follow, to be sent back as the base of the next push.
+    /// The version of the values that follow, to be returned as the base of the next push.
     pub version: u64,
     /// The newest learning rate that the server knows.
     pub learning_rate: LearningRate,
-    /// Values that follow.
+    /// Number of values that follow.
     pub dense: u64,
-    /// Values of wanted rows that follow.
+    /// Number of values of wanted rows that follow.
     pub rows: u64,
-    /// Bytes of text that follow.
+    /// Length of the text that follows, in bytes.
     pub text: u32,
-    /// For how long this answer was held back because of other workers, in microseconds.
+    /// How long this answer was held back because of other workers, in microseconds.
     pub held_back: u32,
 }
 

@@ -1,7 +1,7 @@
-//! How a tensor stream begins: the client's preface, and on one host the offer of shared memory.
+//! How a tensor stream begins: the client's preface and, on one host, the offer of shared memory.
 //!
-//! By a Unix socket the client sends a file of shared memory along with its preface, and the server answers with a byte
-//! whether it takes it. If not, or between hosts, the connection is used as it is.
+//! Over a Unix socket, the client sends a shared memory file along with its preface, and the server replies with a byte
+//! that accepts or declines it. If it declines, or between hosts, the connection is used as it is.
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
@@ -20,14 +20,14 @@ use crate::stream::SharedStream;
 use crate::stream::Socket;
 use crate::stream::frame::{PREFACE_BYTES, preface, read_preface};
 
-/// Set for a task to keep it from sharing memory, to measure or to debug Unix sockets.
+/// Set this for a task to keep it from sharing memory, to measure or debug Unix sockets.
 pub const NO_SHARING_VARIABLE: &str = "WINDLASS_NO_SHARED_MEMORY";
 /// How long a server may take to answer an offer.
 const OFFER_TIMEOUT: Duration = Duration::from_secs(5);
 const TAKEN: u8 = 1;
 const DECLINED: u8 = 0;
 
-/// Begins a stream at the client's end.
+/// Begins a stream, on the client's side.
 pub(crate) fn begin(socket: Socket) -> io::Result<Socket> {
     match socket {
         Socket::Unix(stream) if std::env::var_os(NO_SHARING_VARIABLE).is_none() => offer(stream),
@@ -60,7 +60,7 @@ fn offer(mut stream: UnixStream) -> io::Result<Socket> {
     Ok(if answer[0] == TAKEN { Socket::Shared(shared) } else { Socket::Unix(stream) })
 }
 
-/// Takes a stream's preface at the server's end, and the shared memory that comes with it.
+/// Reads a stream's preface on the server's side, and maps the shared memory that comes with it.
 pub fn accept(socket: Socket) -> Result<Socket, ServeError> {
     let mut bytes = [0; PREFACE_BYTES];
     match socket {

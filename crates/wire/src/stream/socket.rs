@@ -1,4 +1,4 @@
-//! A connected stream of any kind: TCP between hosts, within one a Unix socket or shared memory.
+//! A connected stream of any kind: TCP between hosts; a Unix socket or shared memory within one.
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::TcpStream;
@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use crate::stream::SharedStream;
 
-/// Room for a few megabytes on the way, so that a step of a small network is one write and one wake-up.
+/// Enough buffer for a few megabytes in flight, so that a step of a small network is one write and one wake-up.
 const BUFFER_BYTES: usize = 4 << 20;
 
-/// Keepalives, which detect a host that has vanished and end reads from it.
+/// Keepalives that detect a vanished host and end reads from it.
 const KEEP_ALIVE_AFTER: Duration = Duration::from_secs(30);
 const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(10);
 /// How long sent bytes may stay unacknowledged before the connection is closed.
@@ -43,14 +43,14 @@ impl Socket {
         Self::tcp(stream)
     }
 
-    /// A Unix connection with its options set. The kernel may grant less buffer than asked; that costs speed only.
+    /// A Unix connection with its options set. The kernel may grant a smaller buffer, which only costs speed.
     pub fn unix(stream: UnixStream) -> io::Result<Self> {
         let socket = socket2::SockRef::from(&stream);
         let _ = socket.set_send_buffer_size(BUFFER_BYTES);
         Ok(Socket::Unix(stream))
     }
 
-    /// Chooses between waiting and [`io::ErrorKind::WouldBlock`].
+    /// Chooses between blocking and [`io::ErrorKind::WouldBlock`].
     pub fn set_nonblocking(&mut self, nonblocking: bool) -> io::Result<()> {
         match self {
             Socket::Tcp(stream) => stream.set_nonblocking(nonblocking),
@@ -62,7 +62,7 @@ impl Socket {
         }
     }
 
-    /// Sets how long a read or write that waits may go without a byte; [`is_stalled`] knows the error.
+    /// Sets how long a blocking read or write may go without a byte; [`is_stalled`] recognises the error.
     pub fn set_stall_timeout(&mut self, timeout: Duration) -> io::Result<()> {
         match self {
             Socket::Tcp(stream) => {
@@ -98,7 +98,7 @@ impl Socket {
         };
     }
 
-    /// The word for this kind in logs.
+    /// The transport, for logs.
     pub fn kind(&self) -> &'static str {
         match self {
             Socket::Tcp(_) => "tcp",
@@ -107,12 +107,12 @@ impl Socket {
         }
     }
 
-    /// True if [`Socket::receive_in_place`] can be used.
+    /// True if [`Socket::receive_in_place`] is supported.
     pub fn receives_in_place(&self) -> bool {
         matches!(self, Socket::Shared(_))
     }
 
-    /// The next bytes, up to [`SharedStream::CAPACITY`], where they are, without a copy. They stay until the next call.
+    /// The next bytes in place, without a copy, up to [`SharedStream::CAPACITY`]. They stay valid until the next call.
     pub fn receive_in_place(&mut self, len: usize) -> io::Result<&[u8]> {
         match self {
             Socket::Shared(stream) => stream.receive(len),
@@ -120,8 +120,8 @@ impl Socket {
         }
     }
 
-    /// Puts bytes where the other end will find them once [`Socket::send_staged`] is called, without a copy in
-    /// between. False, and nothing done, if this kind of stream cannot, or not now. It never waits.
+    /// Places bytes for the other end, without an intermediate copy; they are sent by [`Socket::send_staged`]. Returns
+    /// false, and does nothing, if this kind of stream cannot do so, or not now. Never waits.
     pub fn stage(&mut self, bytes: &[u8]) -> bool {
         match self {
             Socket::Shared(stream) => stream.stage(bytes),
@@ -129,7 +129,7 @@ impl Socket {
         }
     }
 
-    /// Shows the other end what was staged.
+    /// Makes the staged bytes visible to the other end.
     pub fn send_staged(&mut self) {
         if let Socket::Shared(stream) = self {
             stream.send_staged();
@@ -137,8 +137,8 @@ impl Socket {
     }
 }
 
-/// Lets the system close a TCP connection to a host that has vanished or is cut off soon after something was sent to
-/// it. By default it tries for a quarter of an hour.
+/// Makes the system close a TCP connection to a vanished or disconnected host soon after something was sent to it. By
+/// default it tries for a quarter of an hour.
 pub(crate) fn close_if_unacknowledged(stream: &impl AsFd) -> io::Result<()> {
     #[cfg(target_os = "linux")]
     socket2::SockRef::from(stream).set_tcp_user_timeout(Some(UNACKNOWLEDGED))?;
@@ -147,7 +147,7 @@ pub(crate) fn close_if_unacknowledged(stream: &impl AsFd) -> io::Result<()> {
     Ok(())
 }
 
-/// True for the error of a socket on which nothing has moved for its stall timeout.
+/// True for the error of a socket that has moved nothing for its stall timeout.
 pub fn is_stalled(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
@@ -187,7 +187,7 @@ impl Write for Socket {
         }
     }
 
-    /// Wakes the other end of shared memory, if it sleeps: it may not be seen before that what was written.
+    /// Wakes the other end of shared memory if it sleeps; until then it may not see what was written.
     fn flush(&mut self) -> io::Result<()> {
         self.send_staged();
         Ok(())

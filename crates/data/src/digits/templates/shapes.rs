@@ -1,6 +1,6 @@
 //! The points of every template, digit by digit.
 //!
-//! Not formatted by machine, which would give every point a line. There must be nothing but data.
+//! Excluded from rustfmt, which would put every point on its own line. Must contain nothing but data.
 
 use super::Stroke::{Curve, Lines};
 use super::Template;

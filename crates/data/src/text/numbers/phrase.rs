@@ -12,7 +12,7 @@ pub(super) struct Phrase {
     rest: Vec<(Joint, u64)>,
 }
 
-/// What stands between two numbers, in English and in French.
+/// The words between two numbers, in English and in French.
 type Joint = (&'static str, &'static str);
 
 const THEN: Joint = (" and then ", " et puis ");
@@ -21,7 +21,7 @@ const MINUS: Joint = (" minus ", " moins ");
 const EQUALS: Joint = (" equals ", " égale ");
 
 impl Phrase {
-    /// A number, a list of numbers, or a sum.
+    /// Draws a number, a list of numbers, a sum or a difference.
     pub(super) fn draw(randomness: &mut Randomness) -> Self {
         let first = number(randomness);
         let rest = match randomness.below_u64(4) {
@@ -35,9 +35,9 @@ impl Phrase {
         Self { first, rest }
     }
 
-    /// One number and another make a third, or that one without the other leaves the one.
+    /// `one` plus `other` and the result, or the result minus `other`, which leaves `one`.
     fn sum(one: u64, other: u64, plus: bool) -> Self {
-        // Beyond the largest number there are no words: then the larger one is the whole.
+        // There are no words beyond the largest number: the larger of the two is then taken as the sum.
         let whole = one + other;
         if whole > LARGEST {
             let (whole, part) = (one.max(other), one.min(other));
@@ -50,7 +50,7 @@ impl Phrase {
         }
     }
 
-    /// How many words there are in English.
+    /// The number of words in English.
     pub(super) fn english_count(&self) -> usize {
         let rest = self.rest.iter().map(|(joint, number)| joint.0.split_whitespace().count() + english_count(*number));
         english_count(self.first) + rest.sum::<usize>()
@@ -65,7 +65,7 @@ impl Phrase {
     }
 }
 
-/// A number of any size: all lengths in digits are as likely, and every other one is round.
+/// A number of any size: all digit counts are equally likely, and half of the numbers are rounded.
 fn number(randomness: &mut Randomness) -> u64 {
     let digits = 1 + randomness.below_u64(DECIMAL_PLACES) as u32;
     let least = if digits == 1 { 0 } else { 10u64.pow(digits - 1) };
@@ -73,8 +73,8 @@ fn number(randomness: &mut Randomness) -> u64 {
     if randomness.below_u64(2) == 0 { number } else { rounded(number, randomness) }
 }
 
-/// The same number with less in it below the first group of three digits, so that numbers of few
-/// words are of every size too: each further group is left out, or keeps its hundreds, or the rest.
+/// Rounds a number, so that numbers of few words occur in every size: each group of three digits after the first
+/// becomes zero, or keeps only its hundreds, or only the rest.
 fn rounded(number: u64, randomness: &mut Randomness) -> u64 {
     if number < 1000 {
         return number;

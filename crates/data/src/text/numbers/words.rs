@@ -1,11 +1,10 @@
 //! Numbers in words: English as the British say it, French in the traditional spelling.
 //!
-//! In English `and` comes before the last tens and units of a group and of the whole:
-//! `one thousand and five`. In French, hyphens join what is below a hundred unless `et` does;
-//! `vingt` and `cent` take an s when they are multiplied and nothing follows but a noun, which
-//! `million` is and `mille` is not.
+//! In English, `and` precedes the last tens and units of a group and of the whole: `one thousand and five`. In French,
+//! hyphens join the words below a hundred unless `et` does. `vingt` and `cent` take an s when they are multiplied and
+//! nothing but a noun follows; `million` is a noun, and `mille` is not.
 
-/// Names of 1000, 1000², and so on, in English and in French.
+/// The names of 1000, 1000² and so on, in English and in French.
 const SCALES: [(&str, &str); 6] = [
     ("thousand", "mille"),
     ("million", "million"),
@@ -46,7 +45,7 @@ const FRENCH_UNITS: [&str; 20] = [
     "quatorze", "quinze", "seize", "dix-sept", "dix-huit", "dix-neuf",
 ];
 
-/// The scores are counted in twenties from sixty on.
+/// From sixty on, the tens are counted in twenties.
 const FRENCH_TENS: [&str; 10] =
     ["", "dix", "vingt", "trente", "quarante", "cinquante", "soixante", "soixante", "quatre-vingt", "quatre-vingt"];
 
@@ -66,7 +65,7 @@ pub fn english(number: u64) -> String {
     words.or("zero")
 }
 
-/// How many words a number has in English, without writing them.
+/// Counts the words of a number in English without writing them.
 pub(super) fn english_count(number: u64) -> usize {
     let count = groups(number).map(|(group, scale)| {
         let (hundreds, rest) = (group / 100 > 0, group % 100 > 0);
@@ -83,7 +82,7 @@ pub fn french(number: u64) -> String {
         match scale {
             0 => french_group(group, true, &mut words),
             1 => {
-                // Mille is never counted by one, and is no noun: what it counts takes no s.
+                // Mille is never preceded by one. It is not a noun, so the number before it takes no s.
                 if group > 1 {
                     french_group(group, false, &mut words);
                 }
@@ -101,7 +100,7 @@ pub fn french(number: u64) -> String {
     words.or("zéro")
 }
 
-/// The groups of three digits that are not zero, the highest first, each with its power of 1000.
+/// The nonzero groups of three digits, highest first, each with its power of 1000.
 fn groups(number: u64) -> impl Iterator<Item = (usize, usize)> {
     let groups = (0..=SCALES.len()).rev().map(move |scale| (number / 1000u64.pow(scale as u32) % 1000, scale));
     groups.filter(|&(group, _)| group > 0).map(|(group, scale)| (group as usize, scale))
@@ -128,7 +127,7 @@ fn english_group(group: usize, words: &mut Words) {
     }
 }
 
-/// `plural` is whether a last `cent` or `quatre-vingt` takes its s.
+/// `plural` tells whether a final `cent` or `quatre-vingt` takes an s.
 fn french_group(group: usize, plural: bool, words: &mut Words) {
     let (hundreds, rest) = (group / 100, group % 100);
     if hundreds > 1 {
@@ -147,7 +146,7 @@ fn french_group(group: usize, plural: bool, words: &mut Words) {
 
 fn french_tens(rest: usize, plural: bool, words: &mut Words) {
     let tens = rest / 10;
-    // Seventy and ninety go on counting from sixty and eighty: soixante-dix, quatre-vingt-dix.
+    // Seventy and ninety continue from sixty and eighty: soixante-dix, quatre-vingt-dix.
     let units = if matches!(tens, 7 | 9) { rest % 10 + 10 } else { rest % 10 };
     if rest < 20 {
         words.push(FRENCH_UNITS[rest]);
@@ -168,7 +167,7 @@ fn french_tens(rest: usize, plural: bool, words: &mut Words) {
     }
 }
 
-/// Words with a space between them.
+/// Words separated by spaces.
 struct Words(String);
 
 impl Words {
@@ -176,7 +175,7 @@ impl Words {
         Self(String::with_capacity(64))
     }
 
-    /// A word of its own.
+    /// Starts a new word.
     fn push(&mut self, word: &str) {
         if !self.0.is_empty() {
             self.0.push(' ');
@@ -184,7 +183,7 @@ impl Words {
         self.0.push_str(word);
     }
 
-    /// More of the last word.
+    /// Continues the last word.
     fn append(&mut self, letters: &str) {
         self.0.push_str(letters);
     }

@@ -1,4 +1,4 @@
-//! A corpus in one file, so that its vocabularies and its numbers are always of one build.
+//! A corpus in one file, so that its vocabularies and numbers always come from the same build.
 //!
 //! ```text
 //! magic       8 bytes    "WINDTEXT"
@@ -8,8 +8,8 @@
 //! 4 × sentences          sentences: u64, words: u64, words of each sentence: u32…, all words: u32…
 //! ```
 //!
-//! Numbers are little-endian. The sentences are those to train on and then those to watch, `from`
-//! and then `to`. Nothing in the file is believed before it is checked.
+//! Numbers are little-endian. The training sentences come before the development sentences, `from` before `to`. Nothing
+//! in the file is trusted before it is checked.
 
 use std::fs;
 use std::io;
@@ -26,7 +26,7 @@ use crate::text::vocabulary::{Malformed, Vocabulary};
 
 const MAGIC: &[u8; 8] = b"WINDTEXT";
 
-/// Changes with the layout above.
+/// Must be incremented when the layout above changes.
 const FORMAT: u32 = 1;
 
 /// Why a cache cannot be used.
@@ -36,10 +36,10 @@ pub enum CacheDamage {
     /// The file cannot be read.
     #[error("{0}")]
     Read(#[from] io::Error),
-    /// The file is not a cache, or one of another text.
+    /// The file is not a cache, or belongs to another text.
     #[error("it is not a cache file of this text")]
     Foreign,
-    /// The content is not what was written.
+    /// The content has changed since it was written.
     #[error("its checksum is wrong")]
     Checksum,
     /// A vocabulary is malformed.
@@ -50,7 +50,7 @@ pub enum CacheDamage {
     Content,
 }
 
-/// What a corpus is built from.
+/// Identifies the sources of a corpus.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Key([u8; 32]);
 
@@ -71,7 +71,7 @@ impl Key {
     }
 }
 
-/// Writes a corpus at once, and makes the directory if there is none.
+/// Writes a corpus atomically. Creates the directory if necessary.
 pub(super) fn write(path: &Path, key: &Key, corpus: &Corpus) -> io::Result<()> {
     let mut content = Vec::new();
     for vocabulary in [&corpus.from, &corpus.to] {
@@ -91,7 +91,7 @@ pub(super) fn write(path: &Path, key: &Key, corpus: &Corpus) -> io::Result<()> {
     windlass_files::write(path, &[MAGIC, &key.0, &Sha256::digest(&content), &content])
 }
 
-/// Reads the corpus of that key; nothing if there is no such file.
+/// Reads the corpus with this key; `None` if there is no such file.
 pub(super) fn read(path: &Path, key: &Key) -> Result<Option<Corpus>, CacheDamage> {
     let bytes = match fs::read(path) {
         Ok(bytes) => bytes,
@@ -109,7 +109,7 @@ pub(super) fn read(path: &Path, key: &Key) -> Result<Option<Corpus>, CacheDamage
     content.corpus().map(Some)
 }
 
-/// What is left of a cache to be read.
+/// The part of a cache that has not been read yet.
 struct CacheReader<'a>(&'a [u8]);
 
 impl<'a> CacheReader<'a> {

@@ -1,4 +1,4 @@
-//! What can go wrong with parallel text, and what is told about the cache.
+//! Errors of parallel text, and events about its cache.
 
 use std::fmt;
 use std::io;
@@ -13,7 +13,7 @@ use super::source::LONGEST_LINE;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ParallelError {
-    /// There is no such file.
+    /// The file does not exist.
     #[error("there is no file {}", path.display())]
     Missing {
         /// The file.
@@ -24,7 +24,7 @@ pub enum ParallelError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The file looks like gzip but does not decompress.
@@ -32,9 +32,9 @@ pub enum ParallelError {
     Gzip {
         /// The file.
         path: PathBuf,
-        /// The whole lines before the damage.
+        /// The number of complete lines before the damage.
         lines: usize,
-        /// What the decompressor said.
+        /// The decompressor's error.
         source: io::Error,
     },
     /// A line is not UTF-8.
@@ -44,10 +44,10 @@ pub enum ParallelError {
         path: PathBuf,
         /// The line, counted from 1.
         line: usize,
-        /// The first wrong byte of the line, counted from 1.
+        /// The first invalid byte of the line, counted from 1.
         byte: usize,
     },
-    /// A line is too long to be a sentence.
+    /// A line is too long for a sentence.
     #[error("{} line {line} has more than {LONGEST_LINE} bytes, expected one sentence per line", path.display())]
     LineTooLong {
         /// The file.
@@ -55,12 +55,12 @@ pub enum ParallelError {
         /// The line, counted from 1.
         line: usize,
     },
-    /// There are no words in the file.
+    /// The file contains no words.
     #[error("{} has no words in its {lines} lines, expected one sentence per line", path.display())]
     Blank {
         /// The file.
         path: PathBuf,
-        /// How many lines there are.
+        /// The number of lines.
         lines: usize,
     },
     /// The files cannot be translations of each other.
@@ -68,22 +68,22 @@ pub enum ParallelError {
     CountsDiffer {
         /// The file of sentences to translate.
         from: PathBuf,
-        /// Its lines.
+        /// Its number of lines.
         from_lines: usize,
         /// The file of translations.
         to: PathBuf,
-        /// Its lines.
+        /// Its number of lines.
         to_lines: usize,
     },
     /// A vocabulary would have no words.
     #[error("a vocabulary of {size} has no room for words, expected at least 5: the first 4 are reserved")]
     VocabularyTooSmall {
-        /// The size that was asked for.
+        /// The requested size.
         size: usize,
     },
 }
 
-/// What became of the cache; none of it keeps a corpus from being read.
+/// An event about the cache. None of them keeps a corpus from being read.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum LoadEvent<'a> {
@@ -92,29 +92,29 @@ pub enum LoadEvent<'a> {
         /// The file.
         path: &'a Path,
     },
-    /// The corpus was built and is in the cache now.
+    /// The corpus was built, and has been written to the cache.
     CacheWritten {
         /// The file.
         path: &'a Path,
     },
-    /// The cache is not what was once written: the corpus is built again.
+    /// The cache is damaged, and the corpus will be rebuilt.
     CacheDamaged {
         /// The file.
         path: &'a Path,
-        /// What is wrong with it.
+        /// The damage.
         damage: &'a CacheDamage,
     },
-    /// The corpus was built but is not in the cache.
+    /// The corpus was built, but could not be written to the cache.
     CacheNotWritten {
         /// The file.
         path: &'a Path,
-        /// What the system said.
+        /// The system's error.
         error: &'a io::Error,
     },
 }
 
 impl LoadEvent<'_> {
-    /// Whether somebody should look into it.
+    /// Whether the event deserves a warning.
     pub fn is_warning(&self) -> bool {
         matches!(self, Self::CacheDamaged { .. } | Self::CacheNotWritten { .. })
     }

@@ -1,6 +1,6 @@
-//! One file of sentences, line by line, decompressed if it has to be, and the hash of its bytes.
+//! A file of sentences, read line by line and decompressed if necessary, and the hash of its bytes.
 //!
-//! No more than a line is kept in memory. It must not know what a line means.
+//! Only one line is kept in memory. This module must not know what a line means.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read};
@@ -11,12 +11,12 @@ use sha2::{Digest, Sha256};
 
 use super::ParallelError;
 
-/// The longest line that is read, in bytes: no sentence comes near it.
+/// The maximum length of a line in bytes; no sentence comes near it.
 pub(super) const LONGEST_LINE: usize = 1 << 20;
 
 const BUFFER: usize = 1 << 16;
 
-/// What the bytes of a file are known by.
+/// Identifies the content of a file.
 pub(super) type ContentHash = [u8; 32];
 
 /// The hash of a whole file.
@@ -35,7 +35,7 @@ pub(super) struct SourceLines {
     line: Vec<u8>,
 }
 
-/// The bytes of a file, once they are readable.
+/// The decompressed bytes of a file.
 enum Bytes {
     Plain(BufReader<HashedFile>),
     Gzip(Box<BufReader<MultiGzDecoder<BufReader<HashedFile>>>>),
@@ -53,7 +53,7 @@ impl SourceLines {
         Ok(Self { path: path.to_path_buf(), bytes, lines: 0, line: Vec::new() })
     }
 
-    /// The next line without its end.
+    /// The next line, without its line ending.
     pub(super) fn next(&mut self) -> Result<Option<&str>, ParallelError> {
         self.line.clear();
         let limit = LONGEST_LINE as u64 + 1;
@@ -100,7 +100,7 @@ impl SourceLines {
     }
 }
 
-/// A file that hashes what is read from it.
+/// A file that hashes everything read from it.
 struct HashedFile {
     file: File,
     hash: Sha256,

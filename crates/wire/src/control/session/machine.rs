@@ -1,6 +1,6 @@
-//! A task's end of its session as a pure machine: hello, welcome, numbered messages, heartbeats, and how long and how
-//! often it tries to connect. It has no clock, socket or channel: what it decides is carried out elsewhere, in a task by
-//! the session's runner and in the simulation on virtual time.
+//! A task's end of its session as a pure machine: hello, welcome, numbered messages, heartbeats, and when to connect
+//! again or give up. It has no clock, socket or channel: its decisions are carried out by the session's runner, or by
+//! the simulation on virtual time.
 
 use std::time::Duration;
 
@@ -14,55 +14,55 @@ use crate::control::proto::{CoordinatorMessage, Goodbye, Heartbeat, Hello, Over,
 use crate::retry::{Backoff, CALL_PAUSES, REPORT_EVERY};
 
 const HEARTBEAT_EVERY: Duration = Duration::from_millis(500);
-/// How long a goodbye is given to reach the coordinator, which closes the session when it has.
+/// How long a goodbye may take to reach the coordinator, which then closes the session.
 const LAST_WORDS: Duration = Duration::from_secs(1);
-/// How long a task that is to ask again waits with that. At the end of a run ps 0 stays for twice as long.
+/// How long a task waits before it asks a busy coordinator again. At the end of a run, ps 0 stays up for twice as long.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-/// What happens on a session.
+/// An event of a session.
 #[derive(Debug)]
 pub enum SessionEvent {
     /// Time has passed.
     Tick,
-    /// There is a connection.
+    /// A connection was opened.
     Opened,
-    /// There is none, for this reason.
+    /// No connection could be opened, for this reason.
     NotOpened(String),
-    /// The coordinator says something.
+    /// A message from the coordinator arrived.
     Arrived(CoordinatorMessage),
-    /// The connection broke, or the coordinator has closed it.
+    /// The connection broke, or the coordinator closed it.
     Broken,
-    /// The task says something. Only while [`SessionMachine::is_welcomed`].
+    /// The task sends a message. Only while [`SessionMachine::is_welcomed`].
     Say(Report),
-    /// The task has nothing more to say. Only while [`SessionMachine::is_welcomed`].
+    /// The task has no more messages to send. Only while [`SessionMachine::is_welcomed`].
     Finish,
-    /// The task does not listen any more.
+    /// The task no longer listens.
     Abandoned,
-    /// What the look of this number in the records has found of the end of the run.
+    /// The lookup of this number in the records has ended, with the outcome of the run if it is over.
     Looked(u64, Option<Outcome>),
 }
 
-/// What a session is to do.
+/// An action that a session requests.
 #[derive(Debug)]
 pub enum SessionEffect {
     /// Connect to the coordinator.
     Open,
-    /// Say this on the connection.
+    /// Send this on the connection.
     Send(TaskMessage),
-    /// Say no more on the connection, but listen until the other end has closed it too.
+    /// Stop sending on the connection, but listen until the other end has closed it, too.
     StopSending,
     /// Drop the connection.
     Close,
-    /// Hand this to the task.
+    /// Pass this to the task.
     Deliver(Told),
-    /// Look in the records whether the run has ended.
+    /// Look up in the records whether the run has ended.
     Look {
-        /// Goes with the answer.
+        /// The number of the lookup, returned with its result.
         number: u64,
-        /// As which incarnation this process was let in, if it was.
+        /// The incarnation of this process, if it has been welcomed.
         incarnation: Option<Incarnation>,
     },
-    /// Put this into the log.
+    /// Log this.
     Mention(String),
     /// The session is over.
     End,
@@ -70,14 +70,14 @@ pub enum SessionEffect {
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Stage {
-    /// Until the next attempt to connect.
+    /// Until the time of the next attempt to connect.
     Pausing(Duration),
     Opening,
-    /// The hello has been said. The wait for an answer is spoken of at this time.
+    /// The hello has been sent. If there is no answer by this time, the wait is logged.
     Greeted(Duration),
-    /// With the time of the next heartbeat.
+    /// Welcomed; the next heartbeat is due at this time.
     Welcomed(Duration),
-    /// All is said. The coordinator has until then to close the connection.
+    /// Everything has been sent. The coordinator has until this time to close the connection.
     Parting(Duration, Next),
     Ended,
 }
@@ -88,14 +88,14 @@ enum Next {
     End,
 }
 
-/// Who a session is for, and for how long it tries.
+/// The configuration of a session.
 #[derive(Debug)]
 pub struct SessionConfig {
-    /// What is said first on every connection.
+    /// The first message on every connection.
     pub hello: Hello,
-    /// For how long the coordinator is tried in vain.
+    /// How long to keep trying to reach the coordinator.
     pub patience: Duration,
-    /// Where it is, as it is put after its name; empty if it is in this process.
+    /// Where the coordinator is, as appended to its name in logs; empty if it is in this process.
     pub place: String,
 }
 
@@ -104,30 +104,30 @@ pub struct SessionConfig {
 pub struct SessionMachine {
     config: SessionConfig,
     stage: Stage,
-    /// As the last welcome gave it; zero before the first.
+    /// The incarnation of the last welcome; zero before the first.
     incarnation: u64,
     outbox: Outbox<Report>,
     heard: Heard,
-    /// Since when the coordinator has been tried in vain.
+    /// Since when the coordinator has been unreachable.
     away: Option<Duration>,
     backoff: Backoff,
     /// Why the last attempt failed.
     error: String,
     /// Why the coordinator could not let this task in yet.
     busy: Option<String>,
-    /// What it waits for itself, as it last said.
+    /// What the coordinator itself waits for, by its last message.
     reason: Option<String>,
-    /// When a long wait was last spoken of.
+    /// When a long wait was last logged.
     spoken: Duration,
-    /// The number of the last look in the records, and whether it is under way.
+    /// The number of the last lookup in the records, and whether it is in progress.
     looks: u64,
     looking: bool,
-    /// What heartbeats tell.
+    /// The contents of heartbeats.
     pub progress: Heartbeat,
 }
 
 impl SessionMachine {
-    /// A session that has yet to be opened.
+    /// A session that has not been opened yet.
     pub fn new(config: SessionConfig, now: Duration) -> Self {
         let mut backoff = Backoff::new(CALL_PAUSES);
         Self {
@@ -157,12 +157,12 @@ impl SessionMachine {
         }
     }
 
-    /// True while the coordinator takes messages of the task.
+    /// True while the coordinator accepts messages from the task.
     pub fn is_welcomed(&self) -> bool {
         matches!(self.stage, Stage::Welcomed(_))
     }
 
-    /// True while the coordinator is not reached, or has not let this task in.
+    /// True while the coordinator is unreachable, or has not welcomed this task.
     pub fn is_away(&self) -> bool {
         matches!(self.stage, Stage::Pausing(_) | Stage::Opening | Stage::Greeted(_))
     }
@@ -172,7 +172,7 @@ impl SessionMachine {
         self.stage == Stage::Ended
     }
 
-    /// Takes an event, and says what is to be done.
+    /// Handles an event, and returns the actions to take.
     pub fn handle(&mut self, event: SessionEvent, now: Duration) -> Vec<SessionEffect> {
         let mut effects = Vec::new();
         match event {
@@ -209,7 +209,7 @@ impl SessionMachine {
                     self.tell_end(outcome, &mut effects);
                 }
             }
-            // Of a connection that was dropped, or for a task that has left.
+            // These are from a dropped connection, or for a task that has left.
             SessionEvent::Opened
             | SessionEvent::NotOpened(_)
             | SessionEvent::Arrived(_)
@@ -245,7 +245,7 @@ impl SessionMachine {
         }
     }
 
-    /// Takes a message of the coordinator, and hands it to the task unless it has come before.
+    /// Handles a message from the coordinator, and passes it to the task unless it is a repetition.
     fn take(&mut self, message: CoordinatorMessage, now: Duration, effects: &mut Vec<SessionEffect>) {
         if let Some(Told::Busy(busy)) = message.kind {
             if self.busy.is_none() || now.saturating_sub(self.spoken) >= REPORT_EVERY {
@@ -253,14 +253,14 @@ impl SessionMachine {
                 effects.push(SessionEffect::Mention(busy.reason.clone()));
             }
             self.busy = Some(busy.reason);
-            // It is there, and what it waits for has deadlines of its own.
+            // The coordinator is alive, and whatever it waits for has deadlines of its own.
             self.away = Some(now);
             return self.stop_sending(Next::Reconnect, now, effects);
         }
         self.outbox.heard(message.heard);
         let Some(kind) = message.kind else { return };
         match &kind {
-            // It is there, though it lets nobody in yet.
+            // The coordinator is alive, though it cannot welcome anyone yet.
             Told::Waiting(waiting) => (self.spoken, self.reason) = (now, waiting.notices.last().cloned()),
             Told::Welcome(welcome) => self.welcome(welcome, now, effects),
             _ => {}
@@ -271,13 +271,13 @@ impl SessionMachine {
         let over = matches!(kind, Told::Over(_));
         effects.push(SessionEffect::Deliver(kind));
         if over {
-            // So that the coordinator knows that this task knows.
+            // Acknowledges the message, so that the coordinator knows that this task knows.
             effects.push(self.heartbeat());
             self.stop_sending(Next::End, now, effects);
         }
     }
 
-    /// Sends again what the coordinator has not heard.
+    /// Resends what the coordinator has not acknowledged.
     fn welcome(&mut self, welcome: &Welcome, now: Duration, effects: &mut Vec<SessionEffect>) {
         (self.away, self.busy, self.looking) = (None, None, false);
         self.backoff.reset();
@@ -297,12 +297,12 @@ impl SessionMachine {
         self.stage = Stage::Parting(now + LAST_WORDS, next);
     }
 
-    /// The coordinator has closed its side too, or has had long enough.
+    /// Ends the connection: the coordinator has closed its side too, or has had enough time.
     fn part(&mut self, next: Next, now: Duration, effects: &mut Vec<SessionEffect>) {
         match next {
             Next::Reconnect => {
                 self.reconnect(now, effects);
-                // Every hello carries the model's files.
+                // Pause longer than usual, because every hello carries the model's files.
                 if matches!(self.stage, Stage::Pausing(_)) {
                     self.stage = Stage::Pausing(now + ASK_AGAIN_AFTER);
                 }
@@ -331,7 +331,7 @@ impl SessionMachine {
         self.stage = Stage::Pausing(now + self.backoff.pause());
     }
 
-    /// Says every now and then whom it waits for, and why in vain, and looks whether the run has ended meanwhile.
+    /// Logs a long wait at intervals, with the reason, and looks up whether the run has ended meanwhile.
     fn speak(&mut self, error: &str, now: Duration, effects: &mut Vec<SessionEffect>) {
         if now.saturating_sub(self.spoken) < REPORT_EVERY {
             return;
@@ -373,7 +373,7 @@ impl SessionMachine {
         self.tell_end(Outcome { exit_code: exit_code::PEERS, reason }, effects);
     }
 
-    /// Tells the task how the run has ended without it.
+    /// Tells the task how the run ended without it.
     fn tell_end(&mut self, Outcome { exit_code, reason }: Outcome, effects: &mut Vec<SessionEffect>) {
         effects.push(SessionEffect::Deliver(Told::Over(Over { exit_code: u32::from(exit_code), reason })));
         self.end(effects);

@@ -55,7 +55,7 @@ fn over(effects: &[SessionEffect]) -> Option<&Over> {
     })
 }
 
-/// Lets every attempt to connect fail until a time. Returns all effects.
+/// Lets every attempt to connect fail until this time. Returns all effects.
 fn refuse_until(machine: &mut SessionMachine, until: Duration) -> Vec<SessionEffect> {
     let mut all = Vec::new();
     while let Some(now) = machine.deadline().filter(|now| *now < until) {
@@ -229,7 +229,7 @@ fn a_coordinator_that_has_a_task_ask_again_is_not_given_up_and_not_asked_more_th
         }
     }
     assert_eq!(hellos, 3 * PATIENCE.as_secs() + 1);
-    // When it is gone, patience begins with the last that was heard of it.
+    // Once the coordinator is gone, patience counts from its last message.
     let gone = now;
     assert!(over(&refuse_until(&mut machine, gone + PATIENCE)).is_none());
     assert!(over(&refuse_until(&mut machine, gone + PATIENCE + seconds(1.0))).is_some());

@@ -1,8 +1,8 @@
-//! A task's session with the coordinator: told what happens, heard of in return.
+//! A task's session with the coordinator: messages in both directions, and heartbeats.
 //!
-//! Runs on the async runtime; a task's own thread sends and receives through channels. A broken connection is made
-//! again under the same incarnation and loses no message, so that a hiccup of the network is not a death. A task
-//! that was declared dead nevertheless is let in again: it hears another `Welcome`, and begins anew.
+//! Runs on the async runtime; a task's own thread sends and receives through channels. A broken connection is replaced
+//! under the same incarnation and loses no message, so a network hiccup is not a death. A task that was declared dead
+//! all the same is readmitted: it receives another `Welcome` and starts over.
 
 mod machine;
 mod runner;
@@ -24,7 +24,7 @@ const CHANNEL: usize = 256;
 
 /// A coordinator in the same process.
 pub trait Attach: Send + Sync {
-    /// Opens a session: where to send, and where to listen.
+    /// Opens a session: returns the channels to send to and to receive from.
     fn attach(&self) -> (mpsc::Sender<TaskMessage>, mpsc::Receiver<CoordinatorMessage>);
 }
 
@@ -37,14 +37,14 @@ pub enum Coordinator {
     Remote(String),
 }
 
-/// Where a task that cannot reach the coordinator may find out that the run has ended without it.
+/// Where a task that cannot reach the coordinator can find out that the run has ended without it.
 pub trait Records: std::fmt::Debug + Send + Sync {
-    /// How the run ended that this process was let into as that incarnation, or that it is about to join if it never was;
-    /// `None` if it has not ended, as far as is known here.
+    /// How this process's run ended: the run that welcomed it as `incarnation` or, without one, the run it is about to
+    /// join. `None` if that run is not known to have ended.
     fn outcome(&self, incarnation: Option<Incarnation>) -> Pin<Box<dyn Future<Output = Option<Outcome>> + Send + '_>>;
 }
 
-/// For how long a task tries to reach the coordinator, and what it asks meanwhile.
+/// How long a task tries to reach the coordinator, and what it consults meanwhile.
 #[derive(Debug, Clone)]
 pub struct Persistence {
     /// How long to keep trying.
@@ -59,7 +59,7 @@ impl From<Duration> for Persistence {
     }
 }
 
-/// What a task reports of itself with every heartbeat; shared with the thread that does the work.
+/// What a task reports in every heartbeat; shared with the thread that does the work.
 pub type Progress = Arc<Mutex<Heartbeat>>;
 
 /// A task's end of its session.
@@ -70,8 +70,8 @@ pub struct Session {
 }
 
 impl Session {
-    /// Opens a session in the background. The first message to arrive is a `Welcome`, or an `Over` if the
-    /// coordinator does not let this task in or cannot be reached for `patience`.
+    /// Opens a session in the background. The first message to arrive is a `Welcome`, or an `Over` if the coordinator
+    /// rejects this task or cannot be reached for `patience`.
     pub fn open(
         coordinator: Coordinator,
         hello: Hello,
@@ -91,34 +91,34 @@ impl Session {
         Self { outgoing, incoming }
     }
 
-    /// The next message; `None` once the session is over.
+    /// Receives the next message; `None` once the session is over.
     pub async fn receive(&mut self) -> Option<coordinator_message::Kind> {
         self.incoming.recv().await
     }
 
-    /// Where to send messages from any thread.
+    /// A handle to send messages from any thread.
     pub fn sender(&self) -> Sender {
         Sender(self.outgoing.clone())
     }
 
-    /// Says goodbye, once every other sender is gone, and waits until that has been heard.
+    /// Says goodbye once every other sender has been dropped, and waits until the coordinator has received it.
     pub async fn close(&mut self) {
         (self.outgoing, _) = mpsc::channel(1);
         while self.incoming.recv().await.is_some() {}
     }
 
-    /// The two directions by themselves. The session closes with a goodbye once every sender is gone.
+    /// Splits the session into its two directions. It closes with a goodbye once every sender has been dropped.
     pub fn split(self) -> (Sender, Receiver) {
         (Sender(self.outgoing), Receiver(self.incoming))
     }
 }
 
-/// What arrives on a session.
+/// Receives the messages of a session.
 #[derive(Debug)]
 pub struct Receiver(mpsc::Receiver<coordinator_message::Kind>);
 
 impl Receiver {
-    /// The next message; `None` once the session is over.
+    /// Receives the next message; `None` once the session is over.
     pub async fn receive(&mut self) -> Option<coordinator_message::Kind> {
         self.0.recv().await
     }
@@ -129,7 +129,7 @@ impl Receiver {
 pub struct Sender(mpsc::Sender<task_message::Kind>);
 
 impl Sender {
-    /// Sends a message; lost if the session is over.
+    /// Sends a message. It is lost if the session is over.
     pub async fn send(&self, kind: task_message::Kind) {
         let _ = self.0.send(kind).await;
     }

@@ -1,5 +1,5 @@
-//! A session at work on the async runtime: carries out what its machine decides, on a connection, in the records and in
-//! the channels to the task.
+//! Runs a session on the async runtime: carries out what its machine decides, using the connection, the records and the
+//! channels to the task.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -23,14 +23,14 @@ use crate::control::proto::{CoordinatorMessage, TaskMessage, coordinator_message
 type Opened = (mpsc::Sender<TaskMessage>, mpsc::Receiver<CoordinatorMessage>);
 type Opening = Pin<Box<dyn Future<Output = Result<Opened, String>> + Send>>;
 
-/// What a runner needs beside its machine.
+/// What a runner needs besides its machine.
 pub(super) struct Surroundings {
     pub(super) coordinator: Coordinator,
     pub(super) progress: Progress,
     pub(super) records: Option<Arc<dyn Records>>,
-    /// What the task says.
+    /// Messages from the task.
     pub(super) to_send: mpsc::Receiver<task_message::Kind>,
-    /// What the task is told.
+    /// Messages to the task.
     pub(super) arrived: mpsc::Sender<coordinator_message::Kind>,
 }
 
@@ -42,7 +42,7 @@ pub(super) struct Runner {
     /// The two directions of the connection. The session may stop sending before it stops listening.
     sender: Option<mpsc::Sender<TaskMessage>>,
     receiver: Option<mpsc::Receiver<CoordinatorMessage>>,
-    /// The look in the records that is under way, and its number.
+    /// The lookup in the records that is in progress, and its number.
     looking: Option<(u64, JoinHandle<Option<Outcome>>)>,
 }
 
@@ -74,7 +74,7 @@ impl Runner {
         }
     }
 
-    /// The next thing to happen. What has arrived comes first.
+    /// Waits for the next event. Messages that have arrived come first.
     async fn next(&mut self) -> SessionEvent {
         let deadline = self.machine.deadline().map(|deadline| self.began + deadline);
         let Surroundings { to_send, arrived, .. } = &mut self.surroundings;
@@ -94,7 +94,7 @@ impl Runner {
                     SessionEvent::Broken
                 }
             },
-            // Without a sender left, the task is done with its session.
+            // Once every sender has been dropped, the task is done with its session.
             kind = to_send.recv(), if self.machine.is_welcomed() => kind.map_or(SessionEvent::Finish, SessionEvent::Say),
             () = sleep_until(deadline) => SessionEvent::Tick,
             () = arrived.closed(), if self.machine.is_away() => SessionEvent::Abandoned,
@@ -102,7 +102,7 @@ impl Runner {
         }
     }
 
-    /// Carries out an effect. Returns what comes of it at once.
+    /// Carries out an effect. Returns the event that immediately follows from it, if any.
     async fn carry_out(&mut self, effect: SessionEffect) -> Option<SessionEvent> {
         match effect {
             SessionEffect::Open => {
@@ -112,7 +112,7 @@ impl Runner {
                 });
             }
             SessionEffect::Send(message) => {
-                // Once a message could not be sent, those behind it are not tried.
+                // After a message could not be sent, later ones are not tried.
                 let sender = self.sender.take()?;
                 if sender.send(message).await.is_err() {
                     return Some(SessionEvent::Broken);
@@ -121,10 +121,10 @@ impl Runner {
             }
             SessionEffect::StopSending => self.sender = None,
             SessionEffect::Close => (self.sender, self.receiver, self.opening) = (None, None, None),
-            // A task that does not listen any more is about to say goodbye.
+            // A task that no longer listens is about to say goodbye.
             SessionEffect::Deliver(kind) => drop(self.surroundings.arrived.send(kind).await),
             SessionEffect::Look { number, incarnation } => {
-                // It is done beside the session: a store may take its time, or hang.
+                // Runs beside the session, since a store may be slow or hang.
                 let look = |records: Arc<dyn Records>| async move { records.outcome(incarnation).await };
                 let records = self.surroundings.records.clone();
                 self.looking = records.map(|records| (number, tokio::spawn(look(records))));
@@ -136,7 +136,7 @@ impl Runner {
     }
 }
 
-/// How the attempt to connect that is under way ends. Never ready if there is none.
+/// Completes with the result of the connection attempt in progress. Pending forever if there is none.
 async fn opened(opening: &mut Option<Opening>) -> Result<Opened, String> {
     let Some(attempt) = opening else { return std::future::pending().await };
     let opened = attempt.await;
@@ -144,7 +144,7 @@ async fn opened(opening: &mut Option<Opening>) -> Result<Opened, String> {
     opened
 }
 
-/// What arrives on the connection; `None` if it is closed. Never ready if there is none.
+/// Receives the next message from the connection; `None` if it is closed. Pending forever if there is none.
 async fn received(receiver: &mut Option<mpsc::Receiver<CoordinatorMessage>>) -> Option<CoordinatorMessage> {
     let Some(open) = receiver else { return std::future::pending().await };
     let message = open.recv().await;
@@ -154,7 +154,7 @@ async fn received(receiver: &mut Option<mpsc::Receiver<CoordinatorMessage>>) -> 
     message
 }
 
-/// What the look that is under way has found. Never ready if there is none.
+/// Completes with the result of the lookup in progress. Pending forever if there is none.
 async fn looked(looking: &mut Option<(u64, JoinHandle<Option<Outcome>>)>) -> (u64, Option<Outcome>) {
     let Some((number, look)) = looking else { return std::future::pending().await };
     let looked = (*number, look.await.ok().flatten());
@@ -175,7 +175,7 @@ async fn open(address: String) -> Result<Opened, String> {
     let (sender, to_send) = mpsc::channel(CHANNEL);
     let (arrived, receiver) = mpsc::channel(CHANNEL);
     let mut client = CoordinatorClient::new(channel).max_decoding_message_size(crate::MESSAGE_BYTES);
-    // The coordinator answers the call itself only after the first message, so both run at once.
+    // The coordinator answers the call only after the first message, so the two run concurrently.
     tokio::spawn(async move {
         match client.session(ReceiverStream::new(to_send)).await {
             Ok(response) => {

@@ -7,7 +7,7 @@ use crate::control::proto::{
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// A coordinator that is played by the test, one connection after the other.
+/// A coordinator played by the test, one connection at a time.
 struct Played(mpsc::UnboundedSender<Connection>);
 
 /// The coordinator's end of a connection.
@@ -26,7 +26,7 @@ impl Attach for Played {
 }
 
 impl Connection {
-    /// The next message but for heartbeats.
+    /// Receives the next message other than a heartbeat.
     async fn receive(&mut self) -> TaskMessage {
         loop {
             let message = within(self.from_task.recv()).await.expect("the task is there");
@@ -55,7 +55,7 @@ async fn within<T>(wait: impl Future<Output = T>) -> T {
     tokio::time::timeout(LIMIT, wait).await.expect("in time")
 }
 
-/// A session with a coordinator that the test plays.
+/// A session with a coordinator played by the test.
 fn open_session() -> (Session, mpsc::UnboundedReceiver<Connection>) {
     let (played, connections) = mpsc::unbounded_channel();
     let coordinator = Coordinator::Local(Arc::new(Played(played)));
@@ -182,7 +182,7 @@ async fn what_the_coordinator_has_heard_is_not_kept_for_the_next_connection() {
         session.sender().send(initialised()).await;
         assert_eq!(first.receive().await.number, number);
     }
-    // Told along with something else, while the session lasts.
+    // The acknowledgement arrives with another message, while the session lasts.
     let kind = Some(from_coordinator::Kind::Waiting(Waiting::default()));
     within(first.to_task.send(CoordinatorMessage { number: 0, heard: 19, kind })).await.unwrap();
     while !matches!(within(session.receive()).await, Some(from_coordinator::Kind::Waiting(_))) {}
@@ -190,7 +190,7 @@ async fn what_the_coordinator_has_heard_is_not_kept_for_the_next_connection() {
 
     let mut second = within(connections.recv()).await.unwrap();
     second.receive_hello().await;
-    // As if it had forgotten: what it said before counts.
+    // As if the coordinator had forgotten: its earlier acknowledgement counts.
     second.welcome(5, 0).await;
     assert_eq!(second.receive().await.number, 20);
 }

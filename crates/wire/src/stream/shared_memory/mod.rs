@@ -1,7 +1,7 @@
-//! A connection through memory that two processes of one host share, with a Unix socket as its bell.
+//! A connection through memory shared by two processes on one host, with a Unix socket as its bell.
 //!
-//! To the rest of the program it is one more stream of bytes. Beyond that it lets a reader see bytes where they are
-//! ([`SharedStream::receive`]) and a writer put them there before it sends them ([`SharedStream::stage`]). The socket
+//! To the rest of the program it is one more byte stream. In addition, a reader can access bytes in place
+//! ([`SharedStream::receive`]), and a writer can place bytes before it sends them ([`SharedStream::stage`]). The socket
 //! carries only wake-ups for an end that sleeps, and tells each end when the other has closed.
 
 mod region;
@@ -20,9 +20,9 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 use region::{Direction, RING_BYTES, Region};
 use ring::{Consumer, Producer};
 
-/// Bytes are shown to the other end in portions of this, so that it begins while the rest is copied, if it polls. One
-/// that sleeps is woken by [`SharedStream::send_staged`], or when no more fit: on a busy machine it would take a core
-/// from those that compute, only to wait again, while the writer is about to leave its own.
+/// Bytes become visible to the other end in portions of this size, so that an end that polls can start on them while
+/// the rest is copied. An end that sleeps is woken only by [`SharedStream::send_staged`], or when the ring is full: on
+/// a busy machine, waking it earlier would take a core from tasks that compute, only for it to wait again.
 const PORTION_BYTES: usize = 64 << 10;
 
 /// One end of a shared connection.
@@ -32,23 +32,23 @@ pub struct SharedStream {
     out: Producer,
     back: Consumer,
     nonblocking: bool,
-    /// Bytes that were received where they are, to be given back before the next are read.
+    /// Bytes that were received in place, to be released before the next are read.
     borrowed: usize,
-    /// How long it sleeps for its bell before it gives up.
+    /// How long to sleep on the bell before giving up.
     stall_timeout: Option<Duration>,
 }
 
 impl SharedStream {
-    /// How many bytes can be on their way in one direction.
+    /// How many bytes can be in flight in one direction.
     pub const CAPACITY: usize = RING_BYTES;
 
-    /// The end that makes the region, and the file by which the other opens it.
+    /// The end that creates the region; also returns the file by which the other end opens it.
     pub(crate) fn create(bell: UnixStream) -> io::Result<(Self, OwnedFd)> {
         let (region, file) = Region::create()?;
         Ok((Self::new(bell, region, Direction::FromCreator, Direction::ToCreator), file))
     }
 
-    /// The other end.
+    /// The other end, which opens the region.
     pub(crate) fn open(bell: UnixStream, file: &OwnedFd) -> io::Result<Self> {
         Ok(Self::new(bell, Region::open(file)?, Direction::ToCreator, Direction::FromCreator))
     }
@@ -71,7 +71,7 @@ impl SharedStream {
         &self.bell
     }
 
-    /// The next bytes, at most [`SharedStream::CAPACITY`] of them, where they are. They stay until the next call.
+    /// The next bytes in place, at most [`SharedStream::CAPACITY`]. They stay valid until the next call.
     pub(crate) fn receive(&mut self, len: usize) -> io::Result<&[u8]> {
         assert!(len <= Self::CAPACITY, "more bytes than can lie in one piece");
         self.give_back();
@@ -80,13 +80,13 @@ impl SharedStream {
         Ok(self.back.peek(len))
     }
 
-    /// Puts bytes where the other end will find them, without showing them yet. False, and nothing done, if they
-    /// do not fit now.
+    /// Places bytes for the other end without making them visible yet. Returns false, and does nothing, if they do not
+    /// fit now.
     pub(crate) fn stage(&mut self, bytes: &[u8]) -> bool {
         self.out.space().is_ok_and(|space| space >= bytes.len()) && self.out.put(bytes).is_ok()
     }
 
-    /// Shows the other end what was staged or written, and wakes it if it sleeps.
+    /// Makes staged and written bytes visible to the other end, and wakes it if it sleeps.
     pub(crate) fn send_staged(&mut self) {
         if self.out.publish() {
             self.ring();
@@ -146,13 +146,13 @@ impl SharedStream {
         self.write_vectored(buffers)
     }
 
-    /// True if a read, or a write where that is asked, would get on.
+    /// True if a read, or a write if requested, would make progress.
     pub(crate) fn is_ready(&self, writing: bool) -> bool {
         let readable = !matches!(self.back.available(), Ok(0));
         readable || writing && !matches!(self.out.space(), Ok(0))
     }
 
-    /// Notes that this end will sleep on its bell. False if it would get on already.
+    /// Announces that this end will sleep on its bell. Returns false if it could make progress already.
     pub(crate) fn sleeps(&self, writing: bool) -> bool {
         let unreadable = matches!(self.back.sleeps_for(1), Ok(true));
         let unwritable = !writing || matches!(self.out.sleeps_for_space(PORTION_BYTES), Ok(true));
@@ -185,8 +185,8 @@ impl SharedStream {
         Ok(())
     }
 
-    /// Sleeps until the bell rings. An error if the other end is gone, unless the bytes it leaves are enough, or if it
-    /// does not ring in time.
+    /// Sleeps until the bell rings. Fails on a timeout, or if the other end is gone and has left fewer than `len`
+    /// bytes.
     fn sleep(&self, len: usize) -> io::Result<()> {
         let timeout = self
             .stall_timeout
@@ -202,7 +202,7 @@ impl SharedStream {
         Ok(())
     }
 
-    /// Hears the bells that have rung; true if there will be no more.
+    /// Drains the bell. Returns true if the other end has closed it.
     fn is_gone(&self) -> io::Result<bool> {
         let mut bells = [0; 64];
         match recv(&self.bell, &mut bells, RecvFlags::DONTWAIT) {
@@ -213,8 +213,8 @@ impl SharedStream {
         }
     }
 
-    /// Rings for the other end. If it is gone, that is noticed where this end waits for it; if its bell is full of
-    /// rings, it will hear them.
+    /// Rings for the other end. If it is gone, this end notices when it waits for it; if its bell is full of unread
+    /// rings, it will wake up anyway.
     fn ring(&self) {
         let _ = send(&self.bell, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     }
@@ -226,7 +226,7 @@ impl AsFd for SharedStream {
     }
 }
 
-/// Polls streams for a while, before their owner sleeps. True if one of them gets on.
+/// Polls streams for a while before their owner sleeps. Returns true if one of them is ready.
 pub(crate) fn spin_until_ready(streams: &[(&SharedStream, bool)]) -> bool {
     let is_ready = || Ok(streams.iter().any(|(stream, writing)| stream.is_ready(*writing)));
     matches!(spin::spin_until(is_ready), Ok(true))

@@ -1,8 +1,8 @@
-//! Memory that two processes share: two rings of bytes, one each way, and their cursors.
+//! Memory shared by two processes: two byte rings, one in each direction, and their cursors.
 //!
-//! This is the one place that touches raw memory. Each ring is mapped twice, end to end, so that any run of bytes
-//! up to a ring's length lies in one piece, however it wraps around. A mapping cannot be cut short by the other
-//! end: the file behind it is sealed, and a region that is not sealed is refused.
+//! This is the only module that touches raw memory. Each ring is mapped twice, end to end, so that any run of bytes up
+//! to a ring's length is contiguous, however it wraps around. The other end cannot truncate a mapping: the file behind
+//! it is sealed, and a region that is not sealed is refused.
 
 #![allow(unsafe_code)]
 
@@ -14,23 +14,23 @@ use std::sync::atomic::AtomicU64;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
-/// Bytes on their way in one direction. A step of a small network fits in whole, and stays in a core's cache.
+/// The size of a ring. A step of a small network fits in whole, and stays in a core's cache.
 pub(super) const RING_BYTES: usize = 1 << 20;
-/// Where the rings begin; the cursors come first. A multiple of every page size in use.
+/// The offset of the rings, after the cursors. A multiple of every page size in use.
 const CURSORS_BYTES: usize = 64 << 10;
 const FILE_BYTES: usize = CURSORS_BYTES + 2 * RING_BYTES;
 const MAPPED_BYTES: usize = CURSORS_BYTES + 4 * RING_BYTES;
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
-/// How far both ends of a ring have come, in bytes since the beginning, each on a cache line of its own.
+/// The progress of both ends of a ring, in bytes since the beginning, each on its own cache line.
 #[repr(C)]
 #[derive(Debug, Default)]
 pub(super) struct RingCursors {
     pub(super) written: CacheLine,
     pub(super) read: CacheLine,
-    /// The position that the reader sleeps for; 0 if it does not.
+    /// The position of `written` that the reader sleeps for; 0 if it does not sleep.
     pub(super) reader_sleeps: CacheLine,
-    /// The position of `read` that the writer sleeps for; 0 if it does not.
+    /// The position of `read` that the writer sleeps for; 0 if it does not sleep.
     pub(super) writer_sleeps: CacheLine,
 }
 
@@ -39,16 +39,16 @@ pub(super) struct RingCursors {
 #[derive(Debug, Default)]
 pub(super) struct CacheLine(pub(super) AtomicU64);
 
-/// Which way the bytes of a ring go.
+/// The direction of a ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Direction {
-    /// From the end that made the region.
+    /// From the end that created the region.
     FromCreator = 0,
-    /// To the end that made the region.
+    /// To the end that created the region.
     ToCreator = 1,
 }
 
-/// A region as this process sees it.
+/// A region as mapped into this process.
 #[derive(Debug)]
 pub(super) struct Region {
     base: NonNull<u8>,
@@ -60,7 +60,7 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Makes a region, and the file by which another process reaches it.
+    /// Creates a region, and the file by which another process opens it.
     pub(super) fn create() -> io::Result<(Self, OwnedFd)> {
         let file = memfd_create("windlass", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&file, FILE_BYTES as u64)?;
@@ -68,7 +68,7 @@ impl Region {
         Ok((Self::map(&file)?, file))
     }
 
-    /// Maps a region that another process made.
+    /// Maps a region that another process created.
     pub(super) fn open(file: &OwnedFd) -> io::Result<Self> {
         if !fcntl_get_seals(file)?.contains(SEALS) {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the region may change its size"));
@@ -110,8 +110,8 @@ impl Region {
         unsafe { &*self.base.as_ptr().cast::<RingCursors>().add(direction as usize) }
     }
 
-    /// The `len` bytes from a position, which the caller knows to have been written and not yet given back. Another
-    /// process could change them meanwhile only by breaking the protocol, and would spoil its own message.
+    /// The `len` bytes from a position, which the caller knows to have been written and not yet released. Another
+    /// process could change them meanwhile only by breaking the protocol, and would corrupt only its own message.
     pub(super) fn bytes(&self, direction: Direction, position: u64, len: usize) -> &[u8] {
         assert!(len <= RING_BYTES, "a run of bytes fits into the ring");
         // SAFETY: in bounds because the ring is mapped twice and `len` is at most one ring.

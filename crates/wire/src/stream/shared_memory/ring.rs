@@ -1,7 +1,7 @@
-//! The two ends of a ring of bytes in shared memory, and the notes they leave each other before they sleep.
+//! The two ends of a byte ring in shared memory, and the notes that they leave each other before sleeping.
 //!
-//! An end that has to wait notes the position it waits for and looks once more; the other end, having moved on,
-//! looks for such a note and rings. The fences make sure that one of the two sees the other.
+//! An end that has to wait notes the position it waits for and checks once more; the other end, after it has moved on,
+//! checks for such a note and rings. The fences ensure that at least one of the two sees the other.
 
 use std::io;
 use std::sync::Arc;
@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use super::region::{Direction, RING_BYTES, Region, RingCursors};
 
-/// Where bytes go in.
+/// The writing end.
 #[derive(Debug)]
 pub(super) struct Producer {
     region: Arc<Region>,
     direction: Direction,
-    /// Bytes put in, and how many there were when a sleeper was last looked for.
+    /// Bytes written, and how many there were when a sleeper was last checked for.
     written: u64,
     published: u64,
 }
@@ -34,7 +34,8 @@ impl Producer {
         Ok(RING_BYTES - used as usize)
     }
 
-    /// Copies in as many of the bytes as fit. They are not seen before [`Producer::publish`].
+    /// Copies in as many of the bytes as fit. They stay invisible until [`Producer::show`] or
+    /// [`Producer::publish`].
     pub(super) fn put(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let len = bytes.len().min(self.space()?);
         self.region.copy_in(self.direction, self.written, &bytes[..len]);
@@ -42,12 +43,12 @@ impl Producer {
         Ok(len)
     }
 
-    /// Lets the other end see what was put in, if it polls.
+    /// Makes the bytes visible to the other end, if it polls.
     pub(super) fn show(&self) {
         self.cursors().written.0.store(self.written, Ordering::Release);
     }
 
-    /// Lets the other end see what was put in. True if it sleeps and is to be woken.
+    /// Makes the bytes visible. Returns true if the other end sleeps and must be woken.
     pub(super) fn publish(&mut self) -> bool {
         if self.published == self.written {
             return false;
@@ -57,7 +58,7 @@ impl Producer {
         wakes(&self.cursors().reader_sleeps.0, self.written)
     }
 
-    /// Notes that this end will sleep until `bytes` more fit. False if they do already.
+    /// Announces that this end will sleep until `bytes` more fit. Returns false if they fit already.
     pub(super) fn sleeps_for_space(&self, bytes: usize) -> io::Result<bool> {
         let position = (self.written + bytes.min(RING_BYTES) as u64).saturating_sub(RING_BYTES as u64);
         sleeps(&self.cursors().writer_sleeps.0, position.max(1));
@@ -69,7 +70,7 @@ impl Producer {
     }
 }
 
-/// Where bytes come out.
+/// The reading end.
 #[derive(Debug)]
 pub(super) struct Consumer {
     region: Arc<Region>,
@@ -82,7 +83,7 @@ impl Consumer {
         Self { region, direction, read: 0 }
     }
 
-    /// How many bytes are there.
+    /// How many bytes can be read.
     pub(super) fn available(&self) -> io::Result<usize> {
         let written = self.cursors().written.0.load(Ordering::Acquire);
         let available = written.wrapping_sub(self.read);
@@ -92,12 +93,12 @@ impl Consumer {
         Ok(available as usize)
     }
 
-    /// The next bytes; at least that many must be available.
+    /// The next `len` bytes, which must be available.
     pub(super) fn peek(&self, len: usize) -> &[u8] {
         self.region.bytes(self.direction, self.read, len)
     }
 
-    /// Gives bytes back. True if the other end sleeps and is to be woken.
+    /// Releases bytes. Returns true if the other end sleeps and must be woken.
     pub(super) fn consume(&mut self, len: usize) -> bool {
         if len == 0 {
             return false;
@@ -107,7 +108,7 @@ impl Consumer {
         wakes(&self.cursors().writer_sleeps.0, self.read)
     }
 
-    /// Notes that this end will sleep until `bytes` are there. False if they are already.
+    /// Announces that this end will sleep until `bytes` are available. Returns false if they are already.
     pub(super) fn sleeps_for(&self, bytes: usize) -> io::Result<bool> {
         sleeps(&self.cursors().reader_sleeps.0, self.read + bytes as u64);
         Ok(self.available()? < bytes)
@@ -126,7 +127,7 @@ fn sleeps(note: &AtomicU64, position: u64) {
 fn wakes(note: &AtomicU64, position: u64) -> bool {
     fence(Ordering::SeqCst);
     let wanted = note.load(Ordering::Relaxed);
-    // One bell for one sleep: a later position must not ring again before the sleeper has looked.
+    // Ring once per sleep: a later position must not ring again before the sleeper has looked.
     wanted != 0 && position >= wanted && note.swap(0, Ordering::Relaxed) != 0
 }
 

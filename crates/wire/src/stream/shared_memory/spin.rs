@@ -1,9 +1,9 @@
-//! Polling for a while before sleeping, as long as that is quicker.
+//! Polling for a while before sleeping, as long as that is faster.
 //!
-//! A wait for the other end is often shorter than a sleep and a wake-up. While it polls, an end yields its core after
-//! every try: on a quiet machine to the very process that it waits for. On a crowded one it goes to other programs,
-//! which keep it for milliseconds, while a sleeper would be woken in their midst: then polling is suspended for a
-//! while.
+//! A wait for the other end is often shorter than a sleep and a wake-up. An end that polls yields its core after every
+//! try: on a quiet machine, to the very process that it waits for. On a crowded machine the core goes to other
+//! programs, which keep it for milliseconds, whereas a sleeper that is woken would preempt them; polling is then
+//! suspended for a while.
 
 use std::io;
 use std::sync::LazyLock;
@@ -14,14 +14,14 @@ use std::time::{Duration, Instant};
 const SPIN_FOR: Duration = Duration::from_micros(200);
 /// A yield that takes longer means that another program is using the core.
 const CROWDED: Duration = Duration::from_micros(1500);
-/// For how long polling is suspended then.
+/// How long polling is suspended on a crowded machine.
 const SLEEP_FOR: Duration = Duration::from_millis(500);
 
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
-/// In microseconds after the start: until when this process sleeps without polling.
+/// Until when this process sleeps without polling, in microseconds since the start.
 static CROWDED_UNTIL: AtomicU64 = AtomicU64::new(0);
 
-/// Polls for a while. True as soon as what is waited for is there.
+/// Polls for a while. Returns true as soon as `is_there` does.
 pub(super) fn spin_until(mut is_there: impl FnMut() -> io::Result<bool>) -> io::Result<bool> {
     let began = Instant::now();
     let mut now = began;
@@ -57,7 +57,7 @@ mod tests {
             tries += 1;
             Ok(tries == 3)
         };
-        // On a crowded machine the second try may be the last.
+        // On a crowded machine, the second try may be the last.
         assert!(spin_until(third).unwrap() || is_crowded(Instant::now()));
         assert!(!spin_until(|| Ok(false)).unwrap());
         assert!(spin_until(|| Err(io::ErrorKind::InvalidData.into())).is_err());

@@ -1,4 +1,4 @@
-//! Numbers in words against a grammar book, and read back.
+//! Numbers in words, checked against a grammar book and by reading them back.
 
 use proptest::prelude::*;
 
@@ -96,7 +96,7 @@ fn the_largest_number_has_words() {
     assert!(french(u64::MAX).starts_with("dix-huit trillions quatre cent quarante-six billiards"));
 }
 
-/// Reads words back: units add up, hundreds multiply what is before them in the group.
+/// Parses words: units add up, and hundreds multiply what precedes them in the group.
 fn read(words: &str, value: impl Fn(&str) -> Option<u64>, skipped: &str) -> u64 {
     let (mut whole, mut group) = (0, 0);
     for word in words.split([' ', '-']).filter(|&word| word != skipped) {
