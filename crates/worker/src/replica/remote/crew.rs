@@ -165,6 +165,10 @@ impl Crew {
                         drop(counts);
                         seat.measured(share.samples, micros);
                         results[hand.job] = Some(result);
+                        let link = hand.state.link.as_ref();
+                        if let Some(why) = link.and_then(|link| link.connection.broken()).map(ToString::to_string) {
+                            self.shared.lost(seat, &mut hand.state, why);
+                        }
                     }
                     Err(Trouble::Model(reason)) => return Err(anyhow!("{seat}: {reason}")),
                     Err(Trouble::Stopped) => return Err(CrewError::Interrupted.into()),

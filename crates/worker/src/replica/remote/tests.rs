@@ -15,7 +15,7 @@ use super::CrewError;
 use super::crew::{Crew, CrewConfig, Job, LEAST_SILENCE};
 use super::share::{Share, Values};
 use crate::joined::protocol::{
-    Answer, Ask, Assignment, Capacity, PlacedStages, StageAssigned, StepAnswered, read, written,
+    Answer, Ask, Assignment, Capacity, PING_EVERY, PlacedStages, StageAssigned, StepAnswered, read, written,
 };
 use crate::replica::StepResult;
 use crate::replica::packed::PackedPart;
@@ -506,6 +506,39 @@ fn a_replica_without_its_worker_hears_the_stop_while_its_neighbour_computes_for_
         assert!(!neighbour.is_finished());
         NEIGHBOUR_MAY_ANSWER.store(true, Ordering::Relaxed);
     });
+}
+
+/// Whether the slow worker below may answer.
+static SLOW_MAY_ANSWER: AtomicBool = AtomicBool::new(false);
+
+#[test]
+fn the_share_of_a_worker_that_is_lost_after_it_has_answered_is_not_recomputed() {
+    let (lost, asked) = worker(|connection| {
+        well(connection);
+        connection.handle().unwrap().shutdown();
+    });
+    let (slow, _) = worker(|connection| {
+        while !SLOW_MAY_ANSWER.load(Ordering::Relaxed) {
+            connection.send(&written(&Answer::Working), &[], PATIENCE, &|| false).unwrap();
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        well(connection);
+    });
+    let crew = crew(vec![lost, slow], PATIENCE);
+    let (table, values, shares) = (table(), values(), [share(), share()]);
+    let job = |(preferred, share)| Job { preferred, share, rows: Vec::new() };
+    let jobs: Vec<Job<'_>> = shares.iter().enumerate().map(job).collect();
+    // The first message that it is sent resets the connection, and the second one fails.
+    let began = Instant::now();
+    let is_stopped = || {
+        SLOW_MAY_ANSWER.store(began.elapsed() > 5 * PING_EVERY / 2, Ordering::Relaxed);
+        false
+    };
+    let results = crew.compute(&table, &values, &jobs, &is_stopped).unwrap();
+    assert!(results.iter().all(|result| *result.gradients[0] == [1.0, 2.0]));
+    assert_eq!(crew.tally().iter().map(|worker| worker.steps).collect::<Vec<_>>(), [1, 1]);
+    assert_eq!(changed(&asked).len(), 1, "its share was computed again");
+    until(|| crew.shared.seats[0].joined() == 2);
 }
 
 #[test]
