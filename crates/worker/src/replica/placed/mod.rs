@@ -231,7 +231,10 @@ impl Placed {
     fn device(&self, tower: &Tower) -> String {
         let lane = self.divided.layout.lane_name(tower.lane);
         let PlaceAt::Worker(worker, device) = &tower.at else { return lane.to_owned() };
-        let own = || self.joined.get()?.crew.devices(*worker).into_iter().next();
+        let own = || {
+            let Joined { crew, stop } = self.joined.get()?;
+            crew.devices(*worker, &|| stop.ends_all_waits()).into_iter().next()
+        };
         device.clone().or_else(own).map_or_else(|| lane.to_owned(), |device| format!("{lane}/{device}"))
     }
 

@@ -157,7 +157,8 @@ impl StageHost for RemoteStage {
     }
 
     fn needs_all_values(&mut self) -> bool {
-        let joined = self.joined.get().and_then(|joined| joined.crew.joined(self.seat));
+        let joined = |Joined { crew, stop }: &Joined| crew.joined(self.seat, &|| stop.ends_all_waits());
+        let joined = self.joined.get().and_then(joined);
         let is_new = joined.is_none() || joined != self.told;
         self.told = joined;
         is_new

@@ -96,9 +96,10 @@ impl Crew {
     }
 
     /// The devices that a worker computes on, if it is present.
-    pub(crate) fn devices(&self, seat: usize) -> Vec<String> {
-        let state = self.shared.seats[seat].lock();
-        state.link.as_ref().map(|link| link.capacity.devices.clone()).unwrap_or_default()
+    pub(crate) fn devices(&self, seat: usize, is_stopped: &dyn Fn() -> bool) -> Vec<String> {
+        let state = self.shared.seats[seat].lock_until(is_stopped);
+        let devices = |state: &SeatState| state.link.as_ref().map(|link| link.capacity.devices.clone());
+        state.and_then(|state| devices(&state)).unwrap_or_default()
     }
 
     /// What each worker has done, for the final summary. Never waits.
@@ -136,9 +137,9 @@ impl Crew {
         while results.iter().any(Option::is_none) {
             let open: Vec<usize> = (0..jobs.len()).filter(|job| results[*job].is_none()).collect();
             let changes = self.shared.changes();
-            let (mut hands, others_compute) = self.hands(jobs, &open);
+            let (mut hands, others_are_busy) = self.hands(jobs, &open, is_stopped);
             if hands.is_empty() {
-                match others_compute {
+                match others_are_busy {
                     true if is_stopped() => return Err(CrewError::Interrupted.into()),
                     true => self.shared.await_change(changes),
                     false => self.shared.wait(is_stopped, |absent| absent.len() < self.len())?,
@@ -191,9 +192,9 @@ impl Crew {
     }
 
     /// How many times a worker has joined, if it is present.
-    pub(crate) fn joined(&self, seat: usize) -> Option<u64> {
+    pub(crate) fn joined(&self, seat: usize, is_stopped: &dyn Fn() -> bool) -> Option<u64> {
         let seat = &self.shared.seats[seat];
-        let state = seat.lock();
+        let state = seat.lock_until(is_stopped)?;
         state.is_ready().then(|| seat.joined())
     }
 
@@ -217,7 +218,7 @@ impl Crew {
         is_stopped: &dyn Fn() -> bool,
     ) -> Result<(Answer, Vec<Tensor>), Trouble> {
         let seat = &self.shared.seats[seat];
-        let mut state = seat.lock();
+        let mut state = seat.lock_until(is_stopped).ok_or(Trouble::Stopped)?;
         let why = state.why.clone();
         let is_same = seat.joined() == joined;
         let link = state.link.as_mut().filter(|link| is_same && !link.owes);
@@ -258,21 +259,21 @@ impl Crew {
     }
 
     /// Assigns shares to workers: at most one to each living worker, its own if that is still open, unless the worker
-    /// computes for another replica of this process. Also returns whether any workers do: they are waited for only if
-    /// no other is present.
-    fn hands<'a>(&'a self, jobs: &[Job<'_>], open: &[usize]) -> (Vec<Hand<'a>>, bool) {
+    /// computes for another replica of this process, or does not answer a ping. Also returns whether any worker is busy
+    /// in this way: they are waited for only if no other is present.
+    fn hands<'a>(&'a self, jobs: &[Job<'_>], open: &[usize], is_stopped: &dyn Fn() -> bool) -> (Vec<Hand<'a>>, bool) {
         let mut hands: Vec<Hand<'a>> = Vec::new();
         let mut others: Vec<usize> = Vec::new();
-        let mut others_compute = false;
+        let mut others_are_busy = false;
         let seats = &self.shared.seats;
         let mut hand = |seat: usize, job: usize, state: Option<MutexGuard<'a, SeatState>>| {
-            others_compute |= state.is_none();
+            others_are_busy |= state.is_none();
             let state = state.filter(|state| state.is_ready())?;
             Some(Hand::new(&seats[seat], (seat, job), state))
         };
         for job in open {
             let preferred = jobs[*job].preferred;
-            match hand(preferred, *job, seats[preferred].lock_unless_computing()) {
+            match hand(preferred, *job, seats[preferred].lock_if_free(is_stopped)) {
                 Some(hand) => hands.push(hand),
                 None => others.push(*job),
             }
@@ -285,7 +286,7 @@ impl Crew {
             let found = free.find_map(|seat| hand(seat, job, seats[seat].try_lock()));
             hands.extend(found);
         }
-        (hands, others_compute)
+        (hands, others_are_busy)
     }
 
     /// Sends all requests at once and waits for the replies.

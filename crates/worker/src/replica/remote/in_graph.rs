@@ -106,8 +106,9 @@ impl Replica for InGraph {
     }
 
     fn devices(&self) -> Option<Vec<String>> {
+        let stop = &self.config.stop;
         let named = |seat: &usize| {
-            let (devices, seat) = (self.crew.devices(*seat), *seat);
+            let (devices, seat) = (self.crew.devices(*seat, &|| stop.ends_all_waits()), *seat);
             devices.into_iter().map(move |device| format!("/job:worker/task:{seat}/{device}"))
         };
         Some(self.config.seats.iter().flat_map(named).collect())

@@ -18,6 +18,8 @@ use crate::joined::protocol::{
 const MOST_TOWERS: usize = 256;
 /// The pause before retrying a lock that is held only briefly.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
+/// How long a share waits for a worker that is being pinged before another worker computes it.
+const BRIEFLY: Duration = Duration::from_millis(100);
 /// The weight of a new measurement of a worker's speed.
 const NEW: f64 = 0.2;
 
@@ -152,7 +154,25 @@ impl Seat {
         }
     }
 
-    /// Like [`Seat::lock`], but returns `None` if the worker computes. Any other holder releases the lock soon.
+    /// Like [`Seat::lock`], but returns `None` once `is_stopped`: a worker that does not answer a ping holds the lock for
+    /// as long as its silence is tolerated.
+    pub(super) fn lock_until(&self, is_stopped: &dyn Fn() -> bool) -> Option<MutexGuard<'_, SeatState>> {
+        loop {
+            match self.try_lock() {
+                None if !is_stopped() => std::thread::sleep(LOOK_AGAIN),
+                state => return state,
+            }
+        }
+    }
+
+    /// Like [`Seat::lock`], but returns `None` if the worker computes, or does not answer a ping at once.
+    pub(super) fn lock_if_free(&self, is_stopped: &dyn Fn() -> bool) -> Option<MutexGuard<'_, SeatState>> {
+        let began = Instant::now();
+        self.lock_until(&|| self.is_computing() || began.elapsed() > BRIEFLY || is_stopped())
+    }
+
+    /// Like [`Seat::lock`], but returns `None` if the worker computes. At the end of a run, any other holder releases the
+    /// lock soon.
     pub(super) fn lock_unless_computing(&self) -> Option<MutexGuard<'_, SeatState>> {
         loop {
             match self.try_lock() {

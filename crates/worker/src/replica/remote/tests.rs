@@ -12,10 +12,11 @@ use windlass_wire::compute::{self, Connection, Limits, Section};
 use windlass_wire::stream::Socket;
 
 use super::CrewError;
-use super::crew::{Crew, CrewConfig, Job, LEAST_SILENCE};
+use super::crew::{Crew, CrewConfig, Job, LEAST_SILENCE, Trouble};
 use super::share::{Share, Values};
 use crate::joined::protocol::{
-    Answer, Ask, Assignment, Capacity, PING_EVERY, PlacedStages, StageAssigned, StepAnswered, read, written,
+    Answer, Ask, Assignment, Capacity, PING_EVERY, PlacedStages, StageAsked, StageAssigned, StagePiece, StepAnswered,
+    read, written,
 };
 use crate::replica::StepResult;
 use crate::replica::packed::PackedPart;
@@ -368,6 +369,40 @@ fn a_worker_that_does_not_answer_is_named_and_the_end_does_not_wait_for_it() {
     assert_eq!(crew.tally()[0].joined, 1);
     crew.leave(&ended());
     is_told_the_end(&asked);
+}
+
+/// A crew whose first worker is being pinged, and does not answer.
+fn with_an_unanswered_ping(others: Vec<String>) -> (Crew, mpsc::Receiver<Ask>) {
+    let (address, asked) = mute(true);
+    let crew = crew([vec![address], others].concat(), PATIENCE);
+    assert!(matches!(asked.recv_timeout(PATIENCE).unwrap(), Ask::Assign(_)));
+    assert_eq!(asked.recv_timeout(PATIENCE).unwrap(), Ask::Ping);
+    (crew, asked)
+}
+
+#[test]
+fn a_stop_is_heard_while_a_worker_does_not_answer_a_ping() {
+    let (crew, _asked) = with_an_unanswered_ping(Vec::new());
+    let share = share();
+    let looks = AtomicUsize::new(0);
+    let is_stopped = || looks.fetch_add(1, Ordering::Relaxed) > 3;
+    let job = Job { preferred: 0, share: &share, rows: Vec::new() };
+    let error = crew.compute(&table(), &values(), &[job], &is_stopped).unwrap_err();
+    assert_eq!(error.downcast::<CrewError>().unwrap(), CrewError::Interrupted);
+    let head = written(&Ask::Stage(StageAsked { stage: "only".to_owned(), piece: StagePiece::Finish }));
+    assert!(matches!(crew.ask((0, 1), (head, Vec::new()), LIMITS, &is_stopped), Err(Trouble::Stopped)));
+    assert_eq!(crew.joined(0, &is_stopped), None);
+    assert!(crew.devices(0, &is_stopped).is_empty());
+    assert!(crew.shared.seats[0].try_lock().is_none(), "the ping was waited for");
+}
+
+#[test]
+fn another_worker_computes_the_share_of_one_that_does_not_answer_a_ping() {
+    let (good, asked) = worker(well);
+    let (crew, _asked) = with_an_unanswered_ping(vec![good]);
+    assert_eq!(step(&crew, &values(), 2).unwrap().len(), 2);
+    assert_eq!(changed(&asked).len(), 2);
+    assert!(crew.shared.seats[0].try_lock().is_none(), "the ping was waited for");
 }
 
 #[test]
