@@ -11,7 +11,8 @@ use windlass_wire::compute::{self, ComputeError, Connection};
 
 use super::counts::Counts;
 use crate::joined::protocol::{
-    Answer, Ask, Assignment, Capacity, PING_EVERY, PlacedStages, answer_limits, is_answer, read, written,
+    Answer, Ask, Assignment, Capacity, PING_EVERY, PlacedStages, answer_limits, assignment_limits, is_answer, read,
+    written,
 };
 
 /// The most replicas that a worker can have.
@@ -233,14 +234,20 @@ impl Seat {
         silence: Duration,
         outcome: &OnceLock<Outcome>,
     ) -> Result<Link, Absence> {
+        let mut own = assignment.clone();
+        own.worker = self.index;
+        let asked = written(&Ask::Assign(Box::new(own)));
+        // The worker would close the connection without a word.
+        let too_large = |error| {
+            let what = "the description of the model, with its files and list of parameters, is too large";
+            Absence::Refused(format!("{what}: {error}"))
+        };
+        assignment_limits().check(&asked, &[]).map_err(too_large)?;
         let not_now = |error: ComputeError| Absence::NotNow(error.to_string());
         let mut connection = compute::connect(&self.address).map_err(not_now)?;
         if !self.may_assign(outcome) {
             return Err(not_now(ComputeError::Stopped));
         }
-        let mut own = assignment.clone();
-        own.worker = self.index;
-        let asked = written(&Ask::Assign(Box::new(own)));
         connection.send(&asked, &[], silence, &|| false).map_err(not_now)?;
         let limits = answer_limits(&assignment.parameters);
         let answer = loop {

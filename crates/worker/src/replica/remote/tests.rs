@@ -591,6 +591,20 @@ fn a_share_that_no_worker_takes_ends_the_run_and_says_why() {
 }
 
 #[test]
+fn a_model_that_no_worker_could_be_told_of_is_refused_with_its_size() {
+    let (address, asked) = mute(true);
+    let mut config = config(vec![address.clone()], PATIENCE);
+    config.assignment.files = vec![("vocabulary".to_owned(), "x".repeat(32 << 20))];
+    let error = Crew::call(config).unwrap().gather(&|| false).unwrap_err();
+    let CrewError::Refused { worker, reason } = error else { panic!("{error}") };
+    assert_eq!(worker, format!("worker 0 at {address}"));
+    let (what, most) = reason.split_once(": message head of 335").expect(&reason);
+    assert_eq!(what, "the description of the model, with its files and list of parameters, is too large");
+    assert!(most.ends_with(" bytes exceeds the limit of 33554432"), "{reason}");
+    assert!(asked.try_recv().is_err(), "it was asked");
+}
+
+#[test]
 fn a_share_that_every_worker_is_lost_with_is_given_up() {
     let (address, asked) = worker(|connection| answer(connection, answered(4), &[]));
     let crew = crew(vec![address.clone()], PATIENCE);
