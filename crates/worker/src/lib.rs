@@ -15,6 +15,7 @@ mod gradient;
 pub mod history;
 pub mod joined;
 mod learning;
+mod memory;
 pub mod metrics;
 pub mod model;
 pub mod randomness;

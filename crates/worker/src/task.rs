@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 
 use tracing::info;
 use windlass_core::consistency::Mode;
-use windlass_core::footprint::{gradient_bytes, in_words};
+use windlass_core::footprint::gradient_bytes;
 use windlass_core::learning::advice::Situation;
 use windlass_core::ledger::Incarnation;
 use windlass_core::lifecycle::{Outcome, exit_code};
-use windlass_core::parameter::{ParameterId, ParameterSpec, ParameterTable};
+use windlass_core::parameter::{ParameterId, ParameterSpec};
 use windlass_core::plan::{ServerPlan, ShardPlan};
 use windlass_core::run::RunSpec;
-use windlass_instruments::{AvailableMemory, Site, Sites, available_memory};
+use windlass_instruments::{Site, Sites};
 use windlass_wire::client::{ClientConfig, ClientError, Route};
 use windlass_wire::control::proto::{AllFinished, Endpoint, ModelFile, Start, WorkerReport};
 use windlass_wire::control::session::Progress;
@@ -28,6 +28,7 @@ pub use crate::config::{RunConfig, WorkerConfig};
 use crate::control::{Control, Joining};
 use crate::event::{Event, Finished, Placed, PlacedParameter, Started, Watcher};
 use crate::history::HistoryConfig;
+use crate::memory;
 use crate::model::{Model, Setup};
 use crate::replica::Replica;
 use crate::rows;
@@ -110,20 +111,6 @@ pub fn load<M: Model>(flags: &M::Flags, setup: &Setup) -> anyhow::Result<M> {
     Ok(model)
 }
 
-/// Refuses a model if its gradients, one per tower or joined worker, do not fit into memory, before the system kills
-/// the process without a message.
-fn check_memory(parameters: &ParameterTable, gradients: usize) -> anyhow::Result<()> {
-    let needed = gradient_bytes(parameters).saturating_mul(gradients as u64);
-    let Some(AvailableMemory { process: available, .. }) = available_memory() else { return Ok(()) };
-    anyhow::ensure!(
-        needed <= available,
-        "the model is too large: its gradients need {}, but only {} of memory is available to this process",
-        in_words(needed),
-        in_words(available)
-    );
-    Ok(())
-}
-
 struct Worker {
     config: WorkerConfig,
     /// Where steps are computed.
@@ -146,7 +133,10 @@ impl Worker {
         if !is_trainable {
             return Err(anyhow::anyhow!("all of the network is frozen: there is nothing to train").into());
         }
-        check_memory(replica.table(), run.towers.max(replica.gradients()))?;
+        // There is one gradient per tower or joined worker.
+        let gradients = run.towers.max(replica.gradients()) as u64;
+        let needed = gradient_bytes(replica.table()).saturating_mul(gradients);
+        memory::check("the model is", needed).map_err(anyhow::Error::from)?;
         let spec = spec::of_run(&run, &*replica, &files);
         let here = Site::of_devices(&config.devices);
         let sites = replica.sites().unwrap_or_else(|| Arc::new(move || here.clone()));

@@ -11,6 +11,7 @@ mod steps;
 mod usage_teller;
 
 use std::net::TcpListener;
+use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -55,7 +56,8 @@ impl Computing {
     }
 }
 
-/// Builds the model of an assignment, without data. An error is a refusal that is sent to the client.
+/// Builds the model of an assignment, without data. An error is a refusal that is sent to the client, which retries
+/// only if memory is short for a time.
 pub type Builder = Arc<dyn Fn(&Assignment) -> anyhow::Result<Computing> + Send + Sync>;
 
 /// The configuration of a joined worker.
@@ -102,6 +104,7 @@ pub fn serve(
         news: teller,
         counts,
         usage: instruments.usage().clone(),
+        refused: AtomicU64::default(),
     });
     let (serving, lobby) = (desk.clone(), Lobby::default());
     let streams: StreamHandler = Arc::new(move |socket, visit| take(serving.clone(), socket, visit));

@@ -189,7 +189,7 @@ pub enum Answer {
     Refused {
         /// The reason.
         reason: String,
-        /// Whether the client may retry later.
+        /// Whether the client may retry later: the worker computes for another, or memory is short for a time.
         is_busy: bool,
     },
     /// A step has been computed. Tensors: gradients, then running state.

@@ -1,15 +1,16 @@
 //! One client's connection: prepares what the client assigns, and answers its requests until it leaves.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use tracing::{debug, info, warn};
 use windlass_core::cluster::TaskId;
-use windlass_core::footprint::{gradient_bytes, in_words};
+use windlass_core::footprint::gradient_bytes;
 use windlass_core::lifecycle::Outcome;
-use windlass_instruments::{AvailableMemory, UsageMeter, WorkerInstruments, available_memory};
+use windlass_instruments::{UsageMeter, WorkerInstruments};
 use windlass_wire::compute::{self, ComputeError, Connection, Message, Section};
 use windlass_wire::lobby::Visit;
 use windlass_wire::stream::Socket;
@@ -23,6 +24,7 @@ use super::stages::StageStepper;
 use super::steps::{Computed, Stepper};
 use super::usage_teller::UsageTeller;
 use super::{Builder, Computing, JoinConfig, News};
+use crate::memory::{self, OutOfMemory};
 use crate::replica::packed;
 use crate::{devices, threads};
 
@@ -52,6 +54,8 @@ pub(super) struct Desk {
     pub(super) counts: WorkerInstruments,
     /// Measures the hardware usage of this process and its host.
     pub(super) usage: UsageMeter,
+    /// The last run whose model could not be made: each is logged once.
+    pub(super) refused: AtomicU64,
 }
 
 impl Desk {
@@ -102,8 +106,13 @@ impl Desk {
         let computing = match made {
             Ok(computing) => computing,
             Err(error) => {
-                warn!("cannot compute {model} for {client}: {}", legible(&format!("{error:#}")));
-                let _ = line.answer(&Answer::Refused { reason: format!("{error:#}"), is_busy: false }, &[]);
+                let reason = format!("{error:#}");
+                // A client that may retry does so every second.
+                if self.refused.swap(assignment.run, Ordering::Relaxed) != assignment.run {
+                    warn!("cannot compute {model} for {client}: {}", legible(&reason));
+                }
+                let is_busy = error.downcast_ref().is_some_and(|OutOfMemory { is_temporary, .. }| *is_temporary);
+                let _ = line.answer(&Answer::Refused { reason, is_busy }, &[]);
                 return;
             }
         };
@@ -151,11 +160,11 @@ impl Desk {
     fn make(&self, assignment: &Assignment) -> anyhow::Result<Computing> {
         if assignment.placed.is_none() {
             let towers = self.config.capacity.towers as u64;
-            check_memory("the model is", gradient_bytes(&assignment.parameters).saturating_mul(towers))?;
+            memory::check("the model is", gradient_bytes(&assignment.parameters).saturating_mul(towers))?;
         }
         let computing = (self.build)(assignment)?;
         if let Computing::Stages(stages) = &computing {
-            check_memory("its stages are", stages.gradient_bytes())?;
+            memory::check("its stages are", stages.gradient_bytes())?;
         }
         match computing.table().first_difference(&assignment.parameters) {
             None => Ok(computing),
@@ -360,18 +369,6 @@ fn outcome(reason: &str, exit_code: u8) -> Outcome {
 /// Makes a client's text fit for the log: on one line, and not too long.
 fn legible(words: &str) -> String {
     words.chars().filter(|character| !character.is_control()).take(WORDS).collect()
-}
-
-/// Fails if gradients of this many bytes do not fit into memory.
-fn check_memory(what: &str, needed: u64) -> anyhow::Result<()> {
-    let Some(AvailableMemory { process: available, .. }) = available_memory() else { return Ok(()) };
-    ensure!(
-        needed <= available,
-        "{what} too large: the gradients need {}, but only {} of memory is available",
-        in_words(needed),
-        in_words(available)
-    );
-    Ok(())
 }
 
 #[cfg(test)]

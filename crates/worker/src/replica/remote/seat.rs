@@ -34,7 +34,7 @@ pub(super) struct Seat {
     pub(super) is_needed: bool,
     /// Has its own lock, because the state is locked while the worker computes and batches are divided meanwhile.
     pace: Mutex<Pace>,
-    /// Whether the worker last answered that it computes for another client.
+    /// Whether the worker last answered that it is busy: it computes for another client, or is short of memory.
     pub(super) is_taken: AtomicBool,
     /// How many times the worker has joined. Changes only while the state is locked.
     joined: AtomicU64,
@@ -81,7 +81,7 @@ pub(super) struct Link {
 pub(super) enum Absence {
     /// The worker may join later.
     NotNow(String),
-    /// The worker may join when another client has left.
+    /// The worker may join when another client has left, or when it has enough memory.
     Taken(String),
     /// The worker will never join.
     Refused(String),

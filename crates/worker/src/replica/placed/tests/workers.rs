@@ -1,5 +1,6 @@
 //! Tests of stages at joined workers: what they compute, and how answers of the wrong shape are handled.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use windlass_core::lifecycle::{Outcome, exit_code};
@@ -13,6 +14,7 @@ use crate::joined::protocol::{
     Answer, Ask, Assignment, Capacity, PlacedStages, StageAnswered, StageAsked, StagePiece, read, written,
 };
 use crate::joined::{Computing, JoinConfig, serve};
+use crate::memory;
 use crate::replica::remote::CrewConfig;
 
 /// Starts a joined worker in this process that computes stages of this model for the duration of the test.
@@ -106,6 +108,33 @@ fn stages_at_joined_workers_compute_what_the_whole_model_does() {
         first.1.set();
         second.1.set();
     }
+}
+
+#[test]
+fn a_worker_that_is_short_of_memory_is_waited_for_and_named_with_the_reason() {
+    let model = Branching::default();
+    let has_memory = Arc::new(AtomicBool::new(false));
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let (own, is_free, join) = (model.clone(), has_memory.clone(), join_config());
+    let stop = join.stop.clone();
+    std::thread::spawn(move || {
+        serving(listener, join, move |assignment| match is_free.load(Ordering::Relaxed) {
+            true => stages_of(&own, assignment),
+            false => Err(memory::tests::temporary().into()),
+        })
+    });
+    let head = StageAssigned { stage: "head".to_owned(), worker: 0, device: None };
+    let assignment = assignment(local(&model, 1).table().clone(), vec![head]);
+    let config = CrewConfig { addresses: vec![address], assignment, silence: PATIENCE, peer_timeout: PATIENCE };
+    let short = CrewConfig { peer_timeout: Duration::from_secs(2), ..config.clone() };
+    let gave_up = Crew::call(short).unwrap().gather(&|| false).unwrap_err();
+    assert!(matches!(&gave_up, CrewError::GaveUp(_)), "{gave_up}");
+    assert!(gave_up.to_string().contains("the gradients need 3.0 kB, but only 2.0 kB of memory"), "{gave_up}");
+    let crew = Crew::call(config).unwrap();
+    has_memory.store(true, Ordering::Relaxed);
+    crew.gather(&|| false).unwrap();
+    stop.set();
 }
 
 #[test]
