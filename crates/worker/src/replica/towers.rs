@@ -216,13 +216,13 @@ impl BatchSource for SharedOut {
     }
 
     /// Assigns parts to towers by their samples: if a batch was made for the same number of towers, each gets its own
-    /// part.
+    /// part. A step gives the shares to the first towers, so a tower that would get no part is passed over here, too.
     fn unpack(&self, parts: Vec<PackedPart>) -> Result<Batch, TravelError> {
         let samples = parts.iter().fold(0_usize, |sum, part| sum.saturating_add(part.samples));
         let mut parts = parts.into_iter().peekable();
         let mut shares = Vec::with_capacity(self.0.len());
         let (mut due, mut given) = (0, 0_usize);
-        for (index, (source, count)) in self.0.iter().zip(evenly(samples, self.0.len())).enumerate() {
+        for (index, count) in evenly(samples, self.0.len()).into_iter().enumerate() {
             due += count;
             let (mut own, is_last) = (Vec::new(), index + 1 == self.0.len());
             while let Some(part) = parts.next_if(|_| given < due || is_last) {
@@ -230,7 +230,7 @@ impl BatchSource for SharedOut {
                 own.push(part);
             }
             if !own.is_empty() {
-                shares.push(source.unpack(own)?);
+                shares.push(self.0[shares.len()].unpack(own)?);
             }
         }
         Ok(shared_out(shares))

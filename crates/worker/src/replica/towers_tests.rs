@@ -20,8 +20,11 @@ struct Summing {
     fails: bool,
 }
 
+#[derive(Default)]
 struct Numbers {
     draws: Mutex<Vec<(usize, Vec<usize>)>>,
+    /// The samples of the batches that it has unpacked.
+    unpacked: Mutex<Vec<usize>>,
 }
 
 impl BatchSource for Numbers {
@@ -39,6 +42,7 @@ impl BatchSource for Numbers {
 
     fn unpack(&self, parts: Vec<PackedPart>) -> Result<Batch, TravelError> {
         let samples = parts.iter().map(|part| part.samples).sum();
+        self.unpacked.lock().unwrap().push(samples);
         Ok(Batch { content: Box::new(()), rows: Vec::new(), samples })
     }
 }
@@ -87,7 +91,7 @@ impl Replica for Summing {
     }
 
     fn source(&self) -> Arc<dyn BatchSource> {
-        Arc::new(Numbers { draws: Mutex::default() })
+        Arc::new(Numbers::default())
     }
 
     fn first_values(&self) -> Vec<TensorBuffer> {
@@ -182,7 +186,7 @@ fn shares_are_joined_by_their_samples() {
 
 #[test]
 fn every_part_of_every_tower_draws_numbers_of_its_own() {
-    let sources: Vec<Arc<Numbers>> = (0..3).map(|_| Arc::new(Numbers { draws: Mutex::default() })).collect();
+    let sources: Vec<Arc<Numbers>> = (0..3).map(|_| Arc::new(Numbers::default())).collect();
     let shared = SharedOut(sources.iter().map(|source| source.clone() as Arc<dyn BatchSource>).collect());
     shared.batch(&[5, 6, 7, 8], DRAW).unwrap();
     let drawn: Vec<_> = sources.iter().flat_map(|source| source.draws.lock().unwrap().clone()).collect();
@@ -200,6 +204,18 @@ fn a_tower_gets_the_parts_that_were_made_for_one_however_many_those_are() {
     assert_eq!(unpacked(&[2, 2, 1, 1, 1, 1, 1]), [5, 4]);
     assert_eq!(unpacked(&[4, 4]), [4, 4]);
     assert_eq!(unpacked(&[9]), [9]);
+}
+
+#[test]
+fn each_tower_unpacks_the_share_that_it_computes_even_if_there_are_more_towers_than_shares() {
+    let sources: Vec<Arc<Numbers>> = (0..3).map(|_| Arc::new(Numbers::default())).collect();
+    let shared = SharedOut(sources.iter().map(|source| source.clone() as Arc<dyn BatchSource>).collect());
+    let part = |samples| PackedPart { samples, seed: 1, parcel: Parcel::default() };
+    let batch = shared.unpack(vec![part(5), part(1)]).unwrap();
+    // In a step, the first share goes to the first tower and the second to the second.
+    assert_eq!(shares(batch.content).iter().map(Batch::samples).collect::<Vec<_>>(), [5, 1]);
+    let unpacked: Vec<Vec<usize>> = sources.iter().map(|source| source.unpacked.lock().unwrap().clone()).collect();
+    assert_eq!(unpacked, [vec![5], vec![1], vec![]]);
 }
 
 #[test]
