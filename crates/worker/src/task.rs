@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 
 use tracing::info;
 use windlass_core::consistency::Mode;
-use windlass_core::footprint::gradient_bytes;
 use windlass_core::learning::advice::Situation;
 use windlass_core::ledger::Incarnation;
 use windlass_core::lifecycle::{Outcome, exit_code};
@@ -133,10 +132,7 @@ impl Worker {
         if !is_trainable {
             return Err(anyhow::anyhow!("all of the network is frozen: there is nothing to train").into());
         }
-        // There is one gradient per tower or joined worker.
-        let gradients = run.towers.max(replica.gradients()) as u64;
-        let needed = gradient_bytes(replica.table()).saturating_mul(gradients);
-        memory::check("the model is", needed).map_err(anyhow::Error::from)?;
+        memory::check("the model is", replica.gradient_bytes()).map_err(anyhow::Error::from)?;
         let spec = spec::of_run(&run, &*replica, &files);
         let here = Site::of_devices(&config.devices);
         let sites = replica.sites().unwrap_or_else(|| Arc::new(move || here.clone()));

@@ -23,6 +23,7 @@ pub use placed::{Place, PlaceAt, PlaceError, Placed, PlacedConfig, StageWorker, 
 pub(crate) use placed::{StageForward, StageHost, StageRows, StageStart};
 use serde::{Deserialize, Serialize};
 pub use towers::Towers;
+use windlass_core::footprint::gradient_bytes;
 use windlass_core::identity::Fingerprint;
 use windlass_core::parameter::ParameterTable;
 use windlass_instruments::Sites;
@@ -64,10 +65,9 @@ pub trait Replica: Send {
         None
     }
 
-    /// The number of whole-model gradients that this process holds at a time for the replica, besides those of its own
-    /// towers.
-    fn gradients(&self) -> usize {
-        1
+    /// The memory that the gradients of a step take in this process, before they are combined.
+    fn gradient_bytes(&self) -> u64 {
+        gradient_bytes(self.table())
     }
 
     /// The stages that the model is divided into, if it is, and where they are.

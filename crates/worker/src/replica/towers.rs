@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use burn::tensor::Device;
 use rayon::ThreadPool;
+use windlass_core::footprint::gradient_bytes;
 use windlass_core::parameter::{Access, ParameterTable};
 use windlass_wire::client::RowRequest;
 
@@ -129,6 +130,10 @@ impl Replica for Towers {
 
     fn reports(&self) -> Option<Reports> {
         self.first().reports()
+    }
+
+    fn gradient_bytes(&self) -> u64 {
+        gradient_bytes(self.table()).saturating_mul(self.towers.len() as u64)
     }
 
     fn source(&self) -> Arc<dyn BatchSource> {

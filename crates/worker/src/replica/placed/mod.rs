@@ -26,7 +26,8 @@ use std::time::Instant;
 use burn::tensor::Device;
 use rayon::{ThreadPool, ThreadPoolBuildError};
 use tracing::info;
-use windlass_core::parameter::ParameterTable;
+use windlass_core::footprint::gradient_bytes;
+use windlass_core::parameter::{ParameterId, ParameterTable};
 use windlass_instruments::{Site, Sites};
 use windlass_wire::client::{Interrupt, RowRequest};
 
@@ -293,6 +294,17 @@ impl Replica for Placed {
 
     fn reports(&self) -> Option<Reports> {
         self.whole.reports()
+    }
+
+    /// Each tower of a stage has gradients of all of the stage's parameters.
+    fn gradient_bytes(&self) -> u64 {
+        let Divided { plan, layout, .. } = &self.divided;
+        let of_stage = |(index, stage): (usize, &PlannedStage)| {
+            let own = stage.parameters.iter().map(|index| self.table()[ParameterId(*index as u32)].clone());
+            let bytes = ParameterTable::new(own.collect()).map_or(0, |own| gradient_bytes(&own));
+            bytes.saturating_mul(layout.of(index).len() as u64)
+        };
+        plan.stages().iter().enumerate().map(of_stage).fold(0, u64::saturating_add)
     }
 
     fn source(&self) -> Arc<dyn BatchSource> {

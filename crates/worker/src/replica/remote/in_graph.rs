@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use windlass_core::footprint::gradient_bytes;
 use windlass_core::parameter::ParameterTable;
 use windlass_instruments::Sites;
 use windlass_wire::client::{Interrupt, RowRequest};
@@ -114,9 +115,9 @@ impl Replica for InGraph {
         Some(self.config.seats.iter().flat_map(named).collect())
     }
 
-    /// One for every worker: in async mode each has its own replica, but all are in this process.
-    fn gradients(&self) -> usize {
-        self.crew.len()
+    /// A gradient of every worker: in async mode each has its own replica, but all are in this process.
+    fn gradient_bytes(&self) -> u64 {
+        gradient_bytes(self.table()).saturating_mul(self.crew.len() as u64)
     }
 
     fn source(&self) -> Arc<dyn BatchSource> {

@@ -77,6 +77,16 @@ fn assert_near(got: &StepResult, expected: &StepResult, what: &str) {
 const SAMPLES: [usize; 7] = [4, 19, 2, 11, 5, 17, 8];
 
 #[test]
+fn a_client_has_room_for_a_gradient_from_every_device_of_a_stage() {
+    let bytes = |lanes| Placed::of(Branching::default(), with_towers(lanes, 3)).unwrap().gradient_bytes();
+    let on_one = bytes([&[0], &[1], &[0], &[1]]);
+    assert_eq!(on_one, local(&Branching::default(), 1).gradient_bytes());
+    // Each branch has ten trained parameters.
+    let (left, right) = (10 * size_of::<f32>() as u64, 10 * size_of::<f32>() as u64);
+    assert_eq!(bytes([&[0], &[1, 2], &[0, 1, 2], &[1]]), on_one + left + 2 * right);
+}
+
+#[test]
 fn stages_compute_what_the_whole_model_does_wherever_they_are_and_however_a_batch_is_split() {
     for is_summed in [false, true] {
         let model = Branching { is_summed, ..Branching::default() };
