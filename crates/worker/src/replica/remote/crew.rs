@@ -95,6 +95,11 @@ impl Crew {
         self.shared.seats[seat].pace()
     }
 
+    /// Whether a worker is present, as far as that is known without waiting.
+    pub(crate) fn is_present(&self, seat: usize) -> bool {
+        self.shared.seats[seat].is_present()
+    }
+
     /// The devices that a worker computes on, if it is present.
     pub(crate) fn devices(&self, seat: usize, is_stopped: &dyn Fn() -> bool) -> Vec<String> {
         let state = self.shared.seats[seat].lock_until(is_stopped);

@@ -206,13 +206,52 @@ impl SplitSource {
     /// Returns how many samples each tower of each worker gets.
     fn counts(&self, samples: usize) -> Vec<Vec<usize>> {
         let paces: Vec<Pace> = self.seats.iter().map(|seat| self.crew.pace(*seat)).collect();
-        let speeds: Option<Vec<f64>> = paces.iter().map(|pace| pace.speed).collect();
-        if let Some(speeds) = speeds.filter(|_| self.balance) {
-            let shares = in_proportion(samples, &speeds).into_iter().zip(&paces);
-            return shares.map(|(share, pace)| evenly(share, pace.towers)).collect();
+        if !self.balance {
+            return equal(samples, &paces);
         }
-        // Divides as a single process with all of these towers would.
-        let mut all = evenly(samples, paces.iter().map(|pace| pace.towers).sum()).into_iter();
-        paces.iter().map(|pace| all.by_ref().take(pace.towers).collect()).collect()
+        let are_present: Vec<bool> = self.seats.iter().map(|seat| self.crew.is_present(*seat)).collect();
+        balanced(samples, &paces, &are_present)
+    }
+}
+
+/// Divides samples as a single process with all towers of these workers would.
+fn equal(samples: usize, paces: &[Pace]) -> Vec<Vec<usize>> {
+    let mut all = evenly(samples, paces.iter().map(|pace| pace.towers).sum()).into_iter();
+    paces.iter().map(|pace| all.by_ref().take(pace.towers).collect()).collect()
+}
+
+/// Divides samples in proportion to the speed of these workers, once it is known. Those that are lost get none, because
+/// others would have to compute their shares after their own.
+fn balanced(samples: usize, paces: &[Pace], are_present: &[bool]) -> Vec<Vec<usize>> {
+    let takes_part = |seat: &usize| are_present[*seat] || !are_present.contains(&true);
+    let seats: Vec<usize> = (0..paces.len()).filter(takes_part).collect();
+    let own: Vec<Pace> = seats.iter().map(|seat| paces[*seat]).collect();
+    let speeds: Option<Vec<f64>> = own.iter().map(|pace| pace.speed).collect();
+    let counts = match speeds {
+        Some(speeds) => {
+            let shares = in_proportion(samples, &speeds).into_iter().zip(&own);
+            shares.map(|(share, pace)| evenly(share, pace.towers)).collect()
+        }
+        None => equal(samples, &own),
+    };
+    let mut all = vec![Vec::new(); paces.len()];
+    seats.into_iter().zip(counts).for_each(|(seat, counts)| all[seat] = counts);
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_that_is_lost_gets_no_share_of_a_balanced_batch() {
+        let pace = |towers, speed| Pace { towers, speed: Some(speed) };
+        let paces = [pace(1, 30.0), pace(2, 20.0), pace(1, 10.0)];
+        assert_eq!(balanced(60, &paces, &[true; 3]), [vec![30], vec![10, 10], vec![10]]);
+        assert_eq!(balanced(60, &paces, &[true, false, true]), [vec![45], vec![], vec![15]]);
+        assert_eq!(balanced(60, &paces, &[false; 3]), [vec![30], vec![10, 10], vec![10]], "all are awaited");
+        let unknown = [paces[0], Pace { towers: 2, speed: None }, paces[2]];
+        assert_eq!(balanced(60, &unknown, &[true; 3]), [vec![15], vec![15, 15], vec![15]]);
+        assert_eq!(balanced(60, &unknown, &[true, false, true]), [vec![45], vec![], vec![15]]);
     }
 }

@@ -117,10 +117,14 @@ impl Seat {
         Site {
             name: self.to_string(),
             replicas: self.pace().towers as u32,
-            // A locked seat is in use.
-            reachable: self.try_lock().is_none_or(|state| state.link.is_some()),
+            reachable: self.is_present(),
             joined: Some(self.counts().told(self)),
         }
+    }
+
+    /// Whether the worker is present. Never waits: a locked seat is in use.
+    pub(super) fn is_present(&self) -> bool {
+        self.try_lock().is_none_or(|state| state.link.is_some())
     }
 
     pub(super) fn pace(&self) -> Pace {
