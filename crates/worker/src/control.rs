@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
-use windlass_core::cluster::Job;
+use windlass_core::cluster::{Job, TaskId};
 use windlass_core::ledger::Incarnation;
 use windlass_core::lifecycle::Outcome;
 use windlass_instruments::{Probes, Sites};
@@ -37,6 +37,8 @@ pub(crate) struct Joining {
     pub(crate) batches: u64,
     /// Where steps are computed.
     pub(crate) sites: Sites,
+    /// The task as which people see this worker.
+    pub(crate) shown_as: TaskId,
 }
 
 /// A worker's session, whose listener runs in the background, and the work that is due.
@@ -92,7 +94,7 @@ impl Control {
         usage::report(config.instruments.usage(), progress, tell_sites);
         let session = Session::open(config.coordinator.clone(), hello, progress.clone(), persistence);
         let (sender, session) = session.split();
-        let machine = WorkerMachine::new(config.id);
+        let machine = WorkerMachine::new(config.id, joining.shown_as);
         let shared = Arc::new(Shared {
             state: Mutex::new(State { machine, work: None, reports: Vec::new(), ended: None, abandoned: false }),
             changed: Condvar::new(),

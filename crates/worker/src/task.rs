@@ -7,6 +7,7 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use tracing::info;
+use windlass_core::cluster::TaskId;
 use windlass_core::consistency::Mode;
 use windlass_core::learning::advice::Situation;
 use windlass_core::ledger::Incarnation;
@@ -168,6 +169,7 @@ impl Worker {
             files: std::mem::take(&mut self.files),
             batches: self.training.batches() as u64,
             sites: self.sites.clone(),
+            shown_as: if self.training.replica().is_client() { TaskId::CLIENT } else { self.config.id.into() },
         };
         let control = Arc::new(Control::open(runtime, &self.config, joining, &self.progress));
         let batches = Watch::new(self.training.making(), self.config.peer_timeout, self.config.stop.clone());

@@ -52,6 +52,11 @@ pub trait Replica: Send {
     /// How training is reported, if the model asks for reports.
     fn reports(&self) -> Option<Reports>;
 
+    /// Whether joined workers compute for this process, which is then the client of the run.
+    fn is_client(&self) -> bool {
+        false
+    }
+
     /// Where the steps are computed, if not on the devices of this process.
     fn sites(&self) -> Option<Sites> {
         None

@@ -311,6 +311,10 @@ impl Replica for Placed {
         self.source.clone()
     }
 
+    fn is_client(&self) -> bool {
+        !self.assigned.is_empty()
+    }
+
     fn sites(&self) -> Option<Sites> {
         // Each lane, with its joined worker if it has one.
         let seat = |lane: &Place| match lane.at {

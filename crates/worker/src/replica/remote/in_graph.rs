@@ -101,6 +101,10 @@ impl Replica for InGraph {
         self.local.reports()
     }
 
+    fn is_client(&self) -> bool {
+        true
+    }
+
     fn sites(&self) -> Option<Sites> {
         let (crew, seats) = (self.crew.clone(), self.config.seats.clone());
         Some(Arc::new(move || seats.iter().map(|seat| crew.site(*seat)).collect()))
