@@ -143,6 +143,8 @@ impl Desk {
                 info!("{client} ended ({reason}); computed {steps} steps for it");
                 session.ended = Some(self.ended_with(outcome));
             }
+            // The client was not lost, but left.
+            Err(_) if self.config.stop.is_set() => {}
             Err(error) => {
                 let why = legible(&format!("{error:#}"));
                 warn!("lost {client} after computing {steps} steps for it: {why}; waiting for a client");
