@@ -43,6 +43,12 @@ impl TensorBuffer {
         TensorData::from_bytes(self.0, shape, DType::F32)
     }
 
+    /// Returns these values as tensor data of one dimension, without a copy.
+    pub(crate) fn into_flat_data(self) -> TensorData {
+        let length = self.len();
+        self.into_data([length])
+    }
+
     /// A tensor with these values, without a copy.
     pub(crate) fn into_tensor<const D: usize>(self, shape: Shape, device: &Device) -> Tensor<D> {
         Tensor::from_data(self.into_data(shape), device)

@@ -3,8 +3,10 @@
 //!
 //! Each connection has a thread. The single `place` decides which of them computes.
 
+mod line;
 mod place;
 pub mod protocol;
+mod requests;
 mod session;
 mod stages;
 mod steps;

@@ -207,6 +207,17 @@ pub enum Answer {
     },
 }
 
+impl Answer {
+    /// Adds the worker's hardware usage to the answer to a request to compute.
+    pub(super) fn with(self, usage: Option<Box<Usage>>) -> Self {
+        match self {
+            Self::Stepped(answer) => Self::Stepped(StepAnswered { usage, ..answer }),
+            Self::Staged(answer) => Self::Staged(StageAnswered { usage, ..answer }),
+            other => other,
+        }
+    }
+}
+
 /// What a worker computes on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Capacity {

@@ -1,8 +1,9 @@
-//! One client's connection: prepares what the client assigns, and answers its requests until it leaves.
+//! One client's connection, from its first word to its end: gives the client the place, makes the model that it assigns,
+//! and reports how it ended.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -11,21 +12,19 @@ use windlass_core::cluster::TaskId;
 use windlass_core::footprint::gradient_bytes;
 use windlass_core::lifecycle::Outcome;
 use windlass_instruments::{UsageMeter, WorkerInstruments};
-use windlass_wire::compute::{self, ComputeError, Connection, Message, Section};
+use windlass_wire::compute::{self, ComputeError};
 use windlass_wire::lobby::Visit;
 use windlass_wire::stream::Socket;
 
+use super::line::{Line, legible};
 use super::place::{Denied, Place};
-use super::protocol::{
-    Answer, Ask, Assignment, PING_EVERY, SIGN_OF_LIFE, StageAnswered, StepAnswered, assignment_limits, read,
-    request_limits, stage_limits, written,
-};
+use super::protocol::{Answer, Ask, Assignment, PING_EVERY, assignment_limits, read};
+use super::requests::{Requests, Stepping};
 use super::stages::StageStepper;
-use super::steps::{Computed, Stepper};
+use super::steps::Stepper;
 use super::usage_teller::UsageTeller;
 use super::{Builder, Computing, JoinConfig, News};
 use crate::memory::{self, OutOfMemory};
-use crate::replica::packed;
 use crate::{devices, threads};
 
 /// How long a client may take to send its first request.
@@ -38,8 +37,6 @@ const SILENT: Duration = Duration::from_secs(24 * 3600);
 const LEAST_SILENCE: Duration = PING_EVERY.saturating_mul(3);
 /// The size limit of the name of a client or a model.
 const NAME_BYTES: usize = 200;
-/// The most characters of a client's text that are logged.
-const WORDS: usize = 1000;
 
 /// Everything that the connections of a joined worker share.
 pub(super) struct Desk {
@@ -116,22 +113,27 @@ impl Desk {
                 return;
             }
         };
-        let kind = line.lock().connection.kind();
-        info!("computing {model} for {client}, via {kind}");
+        info!("computing {model} for {client}, via {}", line.kind());
         if line.answer(&Answer::Assigned(self.config.capacity.clone()), &[]).is_err() {
             session.ended = line.last_words(&assignment_limits()).map(|outcome| self.ended_with(outcome));
             return;
         }
         seated.heard(false);
+        let requests = Requests {
+            line: &line,
+            patience: self.patience(),
+            is_stopped: &self.is_stopped(),
+            heard: &|is_served| seated.heard(is_served),
+            usage: UsageTeller::new(&self.usage),
+        };
         let threads = self.config.capacity.threads;
-        let heard = |is_served| seated.heard(is_served);
         let (ended, steps) = match computing {
             Computing::Replica(replica) => {
                 let mut stepper = Stepper::new(replica, threads, self.counts.clone());
-                (self.compute(&line, &mut stepper, heard), stepper.steps())
+                (requests.serve(&mut stepper), stepper.steps())
             }
             Computing::Stages(stages) => match StageStepper::new(stages, threads, self.counts.clone()) {
-                Ok(mut stepper) => (self.compute_stages(&line, &mut stepper, heard), stepper.steps()),
+                Ok(mut stepper) => (requests.serve(&mut stepper), stepper.steps()),
                 Err(error) => (Err(error), 0),
             },
         };
@@ -180,81 +182,6 @@ impl Desk {
         if self.config.once { self.config.peer_timeout.max(LEAST_SILENCE) } else { SILENT }
     }
 
-    /// Answers requests. Returns how the client has ended.
-    fn compute(&self, line: &Line, stepper: &mut Stepper, heard: impl Fn(bool)) -> anyhow::Result<Outcome> {
-        let limits = request_limits(stepper.table());
-        let mut usage = UsageTeller::new(&self.usage);
-        loop {
-            let Message { head, sections } = line.receive(&limits, self.patience(), &self.is_stopped())?;
-            heard(true);
-            match read::<Ask>(&head)? {
-                Ask::Step(asked) => {
-                    let Computed { answer, gradients } = match line.busy(|| stepper.step(asked, sections)) {
-                        Ok(computed) => computed,
-                        Err(error) => {
-                            let _ = line.answer(&Answer::Failed { reason: format!("{error:#}") }, &[]);
-                            return Err(error);
-                        }
-                    };
-                    let shapes: Vec<[usize; 1]> = gradients.iter().map(|gradient| [gradient.len()]).collect();
-                    let tensors =
-                        gradients.iter().zip(&shapes).map(|(gradient, shape)| Section::floats(shape, gradient));
-                    let answer = StepAnswered { usage: usage.due(), ..answer };
-                    let answered = line.answer(&Answer::Stepped(answer), &tensors.collect::<Vec<_>>());
-                    if let Err(error) = answered {
-                        return line.last_words(&limits).ok_or(error.into());
-                    }
-                }
-                Ask::Ping => {
-                    if let Err(error) = line.answer(&Answer::Here, &[]) {
-                        return line.last_words(&limits).ok_or(error.into());
-                    }
-                }
-                Ask::Wait => {}
-                Ask::Leave { reason, exit_code } => return Ok(outcome(&reason, exit_code)),
-                Ask::Assign(_) => anyhow::bail!("received a second assignment"),
-                Ask::Stage(_) => anyhow::bail!("it asked for a stage, but was given all of the model"),
-            }
-            heard(false);
-        }
-    }
-
-    /// Like [`Desk::compute`], for a client whose model is divided.
-    fn compute_stages(&self, line: &Line, stepper: &mut StageStepper, heard: impl Fn(bool)) -> anyhow::Result<Outcome> {
-        let limits = stage_limits(stepper.table());
-        let mut usage = UsageTeller::new(&self.usage);
-        loop {
-            let Message { head, sections } = line.receive(&limits, self.patience(), &self.is_stopped())?;
-            heard(true);
-            match read::<Ask>(&head)? {
-                Ask::Stage(asked) => {
-                    let (answer, tensors) = match line.busy(|| stepper.answer(asked, sections)) {
-                        Ok(answered) => answered,
-                        Err(error) => {
-                            let _ = line.answer(&Answer::Failed { reason: format!("{error:#}") }, &[]);
-                            return Err(error);
-                        }
-                    };
-                    let sections: Vec<Section<'_>> = tensors.iter().map(packed::section).collect();
-                    let answer = StageAnswered { usage: usage.due(), ..answer };
-                    if let Err(error) = line.answer(&Answer::Staged(answer), &sections) {
-                        return line.last_words(&limits).ok_or(error.into());
-                    }
-                }
-                Ask::Ping => {
-                    if let Err(error) = line.answer(&Answer::Here, &[]) {
-                        return line.last_words(&limits).ok_or(error.into());
-                    }
-                }
-                Ask::Wait => {}
-                Ask::Leave { reason, exit_code } => return Ok(outcome(&reason, exit_code)),
-                Ask::Assign(_) => anyhow::bail!("received a second assignment"),
-                Ask::Step(_) => anyhow::bail!("it asked for a step, but was given stages of the model"),
-            }
-            heard(false);
-        }
-    }
-
     fn is_stopped(&self) -> impl Fn() -> bool + '_ {
         || self.config.stop.is_set()
     }
@@ -282,95 +209,12 @@ impl Drop for Session<'_> {
     }
 }
 
-/// A connection that sends signs of life while the worker is busy.
-struct Line {
-    speaker: Arc<Mutex<Speaker>>,
-    /// How long the client may stall in reading an answer.
-    stalled: Duration,
-    /// Dropping it ends the thread that sends signs of life.
-    _ended: mpsc::Sender<()>,
-}
-
-struct Speaker {
-    connection: Connection,
-    is_busy: bool,
-}
-
-impl Line {
-    fn new(connection: Connection, stalled: Duration) -> Self {
-        let speaker = Arc::new(Mutex::new(Speaker { connection, is_busy: false }));
-        let (ended, is_ended) = mpsc::channel::<()>();
-        let speaking = speaker.clone();
-        let speak = move || {
-            while let Err(mpsc::RecvTimeoutError::Timeout) = is_ended.recv_timeout(SIGN_OF_LIFE) {
-                // A locked connection is reading or sending an answer.
-                let Ok(mut speaker) = speaking.try_lock() else { continue };
-                if speaker.is_busy {
-                    let _ = speaker.connection.send(&written(&Answer::Working), &[], SIGN_OF_LIFE, &|| false);
-                }
-            }
-        };
-        if let Err(error) = std::thread::Builder::new().name("sign-of-life".to_owned()).spawn(speak) {
-            warn!(%error, "cannot start the thread that tells a client of long steps");
-        }
-        Self { speaker, stalled, _ended: ended }
-    }
-
-    fn receive(
-        &self,
-        limits: &compute::Limits,
-        patience: Duration,
-        is_stopped: &dyn Fn() -> bool,
-    ) -> Result<Message, ComputeError> {
-        self.lock().connection.receive(limits, patience, is_stopped)
-    }
-
-    fn answer(&self, answer: &Answer, tensors: &[Section<'_>]) -> Result<(), ComputeError> {
-        self.lock().connection.send(&written(answer), tensors, self.stalled, &|| false)
-    }
-
-    /// Returns how a client that no longer accepts answers has ended, if it has said so.
-    fn last_words(&self, limits: &compute::Limits) -> Option<Outcome> {
-        let message = self.receive(limits, SIGN_OF_LIFE, &|| false).ok()?;
-        match read::<Ask>(&message.head) {
-            Ok(Ask::Leave { reason, exit_code }) => Some(outcome(&reason, exit_code)),
-            _ => None,
-        }
-    }
-
-    /// Runs `work`, which may take long, while signs of life are sent.
-    fn busy<T>(&self, work: impl FnOnce() -> T) -> T {
-        self.lock().is_busy = true;
-        let done = work();
-        self.lock().is_busy = false;
-        done
-    }
-
-    fn handle(&self) -> std::io::Result<Socket> {
-        self.lock().connection.handle()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Speaker> {
-        self.speaker.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// Returns how long a client that was lost with this error had been silent.
 fn silence(error: &anyhow::Error) -> Duration {
     match error.downcast_ref() {
         Some(ComputeError::Silent(silent)) => *silent,
         _ => Duration::ZERO,
     }
-}
-
-/// Returns how a client has ended, as it reported.
-fn outcome(reason: &str, exit_code: u8) -> Outcome {
-    Outcome { exit_code, reason: legible(reason) }
-}
-
-/// Makes a client's text fit for the log: on one line, and not too long.
-fn legible(words: &str) -> String {
-    words.chars().filter(|character| !character.is_control()).take(WORDS).collect()
 }
 
 #[cfg(test)]
@@ -382,11 +226,5 @@ mod tests {
         let silent = Duration::from_secs(7);
         assert_eq!(silence(&ComputeError::Silent(silent).into()), silent);
         assert_eq!(silence(&ComputeError::Stopped.into()), Duration::ZERO);
-    }
-
-    #[test]
-    fn what_a_stranger_says_is_logged_on_one_line_and_in_part() {
-        assert_eq!(legible("a\u{1b}[2J\nrun\r"), "a[2Jrun");
-        assert_eq!(legible(&"ü".repeat(3 * WORDS)), "ü".repeat(WORDS));
     }
 }

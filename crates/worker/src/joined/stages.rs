@@ -7,11 +7,11 @@ use std::time::Instant;
 use anyhow::{Context, bail, ensure};
 use burn::tensor::{DType, TensorData};
 use rayon::ThreadPool;
-use windlass_core::parameter::ParameterTable;
 use windlass_instruments::{StepMeasurement, WorkerInstruments};
-use windlass_wire::compute::{Contents, Tensor};
+use windlass_wire::compute::{Contents, Limits, Tensor};
 
-use super::protocol::{StageAnswered, StageAsked, StagePiece};
+use super::protocol::{Answer, Ask, StageAnswered, StageAsked, StagePiece, stage_limits};
+use super::requests::Stepping;
 use crate::buffer::TensorBuffer;
 use crate::replica::{StageForward, StageHost, StageRows, StageStart, StageWorker, packed};
 use crate::threads;
@@ -32,35 +32,41 @@ impl StageStepper {
         let threads = threads::pool(threads.unwrap_or_else(all))?;
         Ok(Self { stages, threads, steps: 0, counts, course: Course::default() })
     }
+}
 
-    pub(super) fn table(&self) -> &ParameterTable {
-        self.stages.table()
+impl Stepping for StageStepper {
+    type Asked = StageAsked;
+
+    fn asked(ask: Ask) -> anyhow::Result<StageAsked> {
+        match ask {
+            Ask::Stage(asked) => Ok(asked),
+            _ => bail!("it asked for a step, but was given stages of the model"),
+        }
     }
 
-    pub(super) fn steps(&self) -> u64 {
+    fn limits(&self) -> Limits {
+        stage_limits(self.stages.table())
+    }
+
+    fn steps(&self) -> u64 {
         self.steps
     }
 
-    /// Computes what was asked. The client is sent any error.
-    pub(super) fn answer(
-        &mut self,
-        asked: StageAsked,
-        tensors: Vec<Tensor>,
-    ) -> anyhow::Result<(StageAnswered, Vec<TensorData>)> {
+    fn answer(&mut self, asked: StageAsked, tensors: Vec<Tensor>) -> anyhow::Result<(Answer, Vec<TensorData>)> {
         let StageAsked { stage, piece } = asked;
         if matches!(piece, StagePiece::Begin { .. }) {
             self.course.begin(&stage, Instant::now());
         }
         let is_last_piece = matches!(piece, StagePiece::Finish);
         let host = self.stages.host(&stage)?;
-        let answered =
+        let (answer, tensors) =
             threads::compute(&self.threads, || done(host, piece, tensors)).with_context(|| format!("stage {stage}"))?;
         if is_last_piece && let Some(began) = self.course.finish(&stage) {
             let took = began.elapsed();
             self.steps += 1;
             self.counts.stepped(&StepMeasurement { step: took, compute: took, ..StepMeasurement::default() });
         }
-        Ok(answered)
+        Ok((Answer::Staged(answer), tensors))
     }
 }
 
@@ -138,11 +144,7 @@ fn done(
             let flags = |values: &[TensorBuffer]| values.iter().map(|values| !values.is_empty()).collect();
             let answer = StageAnswered { given: flags(&result.gradients), state: flags(&result.state), usage: None };
             let tensors = result.gradients.into_iter().chain(result.state).filter(|values| !values.is_empty());
-            let flat = |values: TensorBuffer| {
-                let length = values.len();
-                values.into_data([length])
-            };
-            (answer, tensors.map(flat).collect())
+            (answer, tensors.map(TensorBuffer::into_flat_data).collect())
         }
     })
 }
