@@ -14,7 +14,7 @@ use crate::buffer::TensorBuffer;
 use crate::gradient;
 use crate::joined::protocol::{Answer, Ask, StageAnswered, StageAsked, StagePiece, stage_limits, written};
 use crate::replica::packed;
-use crate::replica::remote::{Crew, CrewError, Trouble, in_words};
+use crate::replica::remote::{AskError, Crew, CrewError, in_words};
 
 /// A worker was lost during a step, which can be repeated when the worker is back.
 #[derive(Debug, thiserror::Error)]
@@ -82,9 +82,9 @@ impl RemoteStage {
                 Ok((answer, tensors))
             }
             Ok(_) => Err(self.wrong("something that was not asked for")),
-            Err(Trouble::Model(reason)) => Err(anyhow!("{}: {reason}", crew.name(self.seat))),
-            Err(Trouble::Stopped) => Err(CrewError::Interrupted.into()),
-            Err(Trouble::Worker(why)) => Err(lost(why).into()),
+            Err(AskError::Model(reason)) => Err(anyhow!("{}: {reason}", crew.name(self.seat))),
+            Err(AskError::Stopped) => Err(CrewError::Interrupted.into()),
+            Err(AskError::Worker(why)) => Err(lost(why).into()),
         }
     }
 

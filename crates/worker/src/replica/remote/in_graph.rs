@@ -9,9 +9,10 @@ use windlass_core::parameter::ParameterTable;
 use windlass_instruments::Sites;
 use windlass_wire::client::{Interrupt, RowRequest};
 
-use super::crew::{Crew, Job};
+use super::crew::Crew;
 use super::seat::Pace;
 use super::share::{Share, Values, own_rows};
+use super::split::Job;
 use crate::batches::order::DataPosition;
 use crate::buffer::TensorBuffer;
 use crate::metrics::Metrics;

@@ -7,10 +7,12 @@ mod counts;
 mod crew;
 mod in_graph;
 mod keeping;
+mod pieces;
 mod seat;
 mod share;
+mod split;
 
-pub(crate) use crew::Trouble;
+pub(crate) use crew::AskError;
 pub use crew::{Crew, CrewConfig};
 pub use in_graph::{InGraph, InGraphConfig};
 pub(crate) use share::in_words;

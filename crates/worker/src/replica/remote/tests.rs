@@ -12,8 +12,9 @@ use windlass_wire::compute::{self, Connection, Limits, Section};
 use windlass_wire::stream::Socket;
 
 use super::CrewError;
-use super::crew::{Crew, CrewConfig, Job, LEAST_SILENCE, Trouble};
+use super::crew::{AskError, Crew, CrewConfig, LEAST_SILENCE};
 use super::share::{Share, Values};
+use super::split::Job;
 use crate::joined::protocol::{
     Answer, Ask, Assignment, Capacity, PING_EVERY, PlacedStages, StageAsked, StageAssigned, StagePiece, StepAnswered,
     read, written,
@@ -390,7 +391,7 @@ fn a_stop_is_heard_while_a_worker_does_not_answer_a_ping() {
     let error = crew.compute(&table(), &values(), &[job], &is_stopped).unwrap_err();
     assert_eq!(error.downcast::<CrewError>().unwrap(), CrewError::Interrupted);
     let head = written(&Ask::Stage(StageAsked { stage: "only".to_owned(), piece: StagePiece::Finish }));
-    assert!(matches!(crew.ask((0, 1), (head, Vec::new()), LIMITS, &is_stopped), Err(Trouble::Stopped)));
+    assert!(matches!(crew.ask((0, 1), (head, Vec::new()), LIMITS, &is_stopped), Err(AskError::Stopped)));
     assert_eq!(crew.joined(0, &is_stopped), None);
     assert!(crew.devices(0, &is_stopped).is_empty());
     assert!(crew.shared.seats[0].try_lock().is_none(), "the ping was waited for");
