@@ -4,6 +4,7 @@
 //! devices execute as its dependencies allow. Work on the network as a whole, such as scoring, is done by a complete
 //! replica on the client's own device.
 
+mod attempt;
 mod config;
 mod host;
 mod lanes;
@@ -18,14 +19,11 @@ mod tests;
 mod trace;
 mod worker;
 
-use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::Instant;
 
 use burn::tensor::Device;
 use rayon::{ThreadPool, ThreadPoolBuildError};
-use tracing::info;
 use windlass_core::footprint::gradient_bytes;
 use windlass_core::parameter::{ParameterId, ParameterTable};
 use windlass_instruments::{Site, Sites};
@@ -36,10 +34,10 @@ pub(crate) use self::host::{StageForward, StageHost, StageRows, StageStart};
 use self::lanes::Lanes;
 use self::layout::{Layout, Tower};
 use self::local_stage::LocalStage;
-use self::remote_stage::{Joined, Lost, RemoteStage};
+use self::remote_stage::{Joined, RemoteStage};
 use self::schedule::Schedule;
 use self::source::{MicroBatch, Source};
-use self::step::{Computed, Divided, LossNotFinite, Step, locked, rows_of};
+use self::step::Divided;
 use self::trace::Usage;
 pub use self::trace::{TRACED_STEPS, Trace};
 pub use self::worker::StageWorker;
@@ -51,15 +49,11 @@ use crate::joined::protocol::StageAssigned;
 use crate::metrics::Metrics;
 use crate::model::{Model, PngImage};
 use crate::randomness::Draw;
-use crate::replica::accumulation::Weighted;
-use crate::replica::remote::{Crew, CrewError};
+use crate::replica::remote::Crew;
 use crate::report::Reports;
 use crate::rows::RowParameters;
 use crate::stages::{PlannedStage, StagePlan};
 use crate::threads;
-
-/// How often a step is repeated because a worker was lost during it.
-const MOST_REPEATS: usize = 10;
 
 /// One model on several devices.
 pub struct Placed {
@@ -151,83 +145,6 @@ impl Placed {
         let _ = self.joined.set(Joined { crew, stop });
     }
 
-    /// Called after a step that was not completed: all stages need their values again, since running state has moved
-    /// and values may not have arrived.
-    fn renew_stages(&mut self) {
-        self.new_to_stages.iter_mut().zip(&self.values).for_each(|(is_new, values)| *is_new = !values.is_empty());
-    }
-
-    /// Waits for the lost worker if that is why a step failed; returns other errors.
-    fn recover(&self, error: anyhow::Error, repeats: usize) -> anyhow::Result<()> {
-        let (Some(lost), Some(Joined { crew, stop })) = (error.downcast_ref::<Lost>(), self.joined.get()) else {
-            return Err(error);
-        };
-        if repeats == MOST_REPEATS {
-            let (Lost { worker, why }, times) = (lost, repeats + 1);
-            let why = format!("{worker} was lost {times} times in the same step, the last time because {why}");
-            return Err(CrewError::Unreliable(why).into());
-        }
-        crew.gather(&|| stop.ends_all_waits())?;
-        info!("{} is back; repeating the step", lost.worker);
-        Ok(())
-    }
-
-    /// Computes a step once, without repeating it.
-    fn attempt(&mut self, micro_batches: &Arc<Vec<MicroBatch>>, rows: &[RowRequest]) -> anyhow::Result<Computed> {
-        let schedule = self.schedule(micro_batches.len());
-        let is_summed = self.info().loss_is_summed;
-        let (starts, graph) = (self.starts(rows), schedule.graph().clone());
-        let batch = (micro_batches.clone(), self.elsewhere());
-        let step = Step::new(self.divided.clone(), schedule, starts, batch, is_summed);
-        let (step, began) = (Arc::new(step), Instant::now());
-        let ran = self.lanes.run(&graph, step.clone())?;
-        self.usage.add(&graph, &ran, began.elapsed());
-        if let Some(Joined { crew, .. }) = self.joined.get() {
-            let seats: BTreeSet<usize> = self.assigned.iter().map(|stage| stage.worker).collect();
-            seats.into_iter().for_each(|seat| crew.count_step(seat));
-        }
-        self.trace.iter().for_each(|trace| trace.add(&graph, &ran));
-        Ok(step.computed())
-    }
-
-    /// Returns the joined worker of each tower that has one.
-    fn elsewhere(&self) -> Vec<Option<String>> {
-        let worker = |tower: &Tower| match (&tower.at, self.joined.get()) {
-            (PlaceAt::Worker(worker, _), Some(Joined { crew, .. })) => Some(crew.name(*worker)),
-            _ => None,
-        };
-        self.divided.layout.towers().iter().map(worker).collect()
-    }
-
-    /// Returns what each tower begins a step with, given the rows that the step needs.
-    fn starts(&mut self, rows: &[RowRequest]) -> Vec<StageStart> {
-        let Divided { plan, layout, hosts } = &self.divided;
-        let start = |(tower, host): (&Tower, &Mutex<Box<dyn StageHost>>)| {
-            let stage = &plan.stages()[tower.stage];
-            let is_empty = locked(host).needs_all_values();
-            let values = stage.parameters.iter().map(|index| match is_empty || self.new_to_stages[*index] {
-                true => self.values[*index].clone(),
-                false => TensorBuffer::default(),
-            });
-            StageStart { values: values.collect(), rows: rows_of(&stage.parameters, rows) }
-        };
-        let starts = layout.towers().iter().zip(&**hosts).map(start).collect();
-        self.new_to_stages.fill(false);
-        starts
-    }
-
-    /// Returns the schedule of a batch with this many parts.
-    fn schedule(&mut self, micro_batches: usize) -> Schedule {
-        match &self.schedule {
-            Some((of, schedule)) if *of == micro_batches => schedule.clone(),
-            _ => {
-                let schedule = Schedule::new(&self.divided.plan, &self.divided.layout, micro_batches);
-                self.schedule = Some((micro_batches, schedule.clone()));
-                schedule
-            }
-        }
-    }
-
     /// Returns the device that a tower is on, as far as it is known.
     fn device(&self, tower: &Tower) -> String {
         let lane = self.divided.layout.lane_name(tower.lane);
@@ -248,34 +165,6 @@ impl Placed {
             self.new_to_whole.fill(false);
         }
         &mut *self.whole
-    }
-
-    /// Combines the gradients and running state of all stages by parameter. The gradients are already weighted through
-    /// the loss; the running state of a stage with several towers is averaged.
-    fn joined(&self, computed: Computed, samples: usize) -> StepResult {
-        let Computed { loss, results } = computed;
-        let (mut gradients, mut state) = (vec![TensorBuffer::default(); self.values.len()], Vec::new());
-        let mut results = results.into_iter();
-        for (index, stage) in self.divided.plan.stages().iter().enumerate() {
-            let (mut own_gradients, mut own_state) = (Weighted::default(), Weighted::default());
-            let towers = results.by_ref().take(self.divided.layout.of(index).len());
-            for (result, share) in towers.filter(|(_, share)| *share > 0.0) {
-                own_gradients.add_times(1.0, result.gradients);
-                own_state.add_times(share, result.state);
-            }
-            let (own_gradients, own_state) = (own_gradients.into_values(), own_state.into_values());
-            for (index, gradient) in stage.parameters.iter().zip(own_gradients) {
-                gradients[*index] = gradient;
-            }
-            if !own_state.is_empty() {
-                state.resize(self.values.len(), TensorBuffer::default());
-            }
-            for (index, own) in stage.parameters.iter().zip(own_state) {
-                state[*index] = own;
-            }
-        }
-        let loss = if self.info().loss_is_summed { loss / samples as f32 } else { loss };
-        StepResult { loss, gradients, state, samples }
     }
 }
 
@@ -369,22 +258,7 @@ impl Replica for Placed {
 
     fn step(&mut self, batch: Batch) -> anyhow::Result<StepResult> {
         let Batch { content, rows, samples } = batch;
-        let micro_batches = Arc::new(micro_batches(content));
-        for repeats in 0.. {
-            match self.attempt(&micro_batches, &rows) {
-                Ok(computed) => return Ok(self.joined(computed, samples)),
-                Err(error) => {
-                    self.renew_stages();
-                    if let Some(LossNotFinite(loss)) = error.downcast_ref() {
-                        // As with an undivided model, the loop judges the loss. There are no gradients.
-                        let gradients = vec![TensorBuffer::default(); self.values.len()];
-                        return Ok(StepResult { loss: *loss, gradients, state: Vec::new(), samples });
-                    }
-                    self.recover(error, repeats)?;
-                }
-            }
-        }
-        unreachable!("repeats are counted")
+        self.step_on(micro_batches(content), &rows, samples)
     }
 
     fn rehearse(&mut self, batch: Batch) -> anyhow::Result<()> {

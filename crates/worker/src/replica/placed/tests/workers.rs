@@ -15,7 +15,7 @@ use crate::joined::protocol::{
 };
 use crate::joined::{Computing, JoinConfig, serve};
 use crate::memory;
-use crate::replica::remote::CrewConfig;
+use crate::replica::remote::{CrewConfig, CrewError};
 
 /// Starts a joined worker in this process that computes stages of this model for the duration of the test.
 fn joined(model: &Branching) -> (String, Arc<Interrupt>) {
