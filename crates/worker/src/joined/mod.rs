@@ -30,7 +30,7 @@ use windlass_wire::stream::Socket;
 
 use crate::devices::ComputeDevice;
 use crate::replica::{Replica, StageWorker};
-use place::Place;
+use place::ClientPlace;
 use protocol::{Assignment, Capacity};
 use session::Desk;
 
@@ -101,7 +101,7 @@ pub fn serve(
     let desk = Arc::new(Desk {
         config,
         build,
-        place: Place::default(),
+        place: ClientPlace::default(),
         local_name: Mutex::default(),
         news: teller,
         counts,

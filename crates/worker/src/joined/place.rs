@@ -15,7 +15,7 @@ const MOST_REFUSED: usize = 64;
 
 /// A place for one client. Clones refer to the same place.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Place(Arc<Mutex<State>>);
+pub(super) struct ClientPlace(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -42,7 +42,7 @@ struct Occupant {
 /// A client's hold on the place, released on drop.
 #[derive(Debug)]
 pub(super) struct Seated {
-    place: Place,
+    place: ClientPlace,
     number: u64,
 }
 
@@ -54,7 +54,7 @@ pub(super) struct Denied {
     pub(super) is_busy: bool,
 }
 
-impl Place {
+impl ClientPlace {
     /// Seats a client. `handle` can end its connection, and `worker` is this worker's number in its run. If another
     /// client is there, the error names it.
     pub(super) fn take(
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn the_second_client_hears_who_the_first_is_unless_that_is_silent() {
-        let (place, now) = (Place::default(), Instant::now());
+        let (place, now) = (ClientPlace::default(), Instant::now());
         let first = place.take("the first", (1, 0), handle(), now).unwrap();
         let denied = place.take("the second", (2, 0), handle(), now).unwrap_err();
         assert_eq!(denied, Denied { reason: "it computes for the first".to_owned(), is_busy: true });
@@ -157,14 +157,14 @@ mod tests {
 
     #[test]
     fn a_client_that_connects_again_takes_its_own_place() {
-        let (place, now) = (Place::default(), Instant::now());
+        let (place, now) = (ClientPlace::default(), Instant::now());
         let _first = place.take("the first", (1, 0), handle(), now).unwrap();
         assert!(place.take("the first", (1, 0), handle(), now).is_ok());
     }
 
     #[test]
     fn each_of_the_first_clients_that_are_refused_is_news_once_while_the_place_is_taken() {
-        let place = Place::default();
+        let place = ClientPlace::default();
         for run in 0..2 {
             let _seated = place.take("a client", (run, 0), handle(), Instant::now()).unwrap();
             let news = (0..1000).filter(|client| place.is_news(&(client / 2).to_string())).count();
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn one_worker_under_two_names_is_refused_to_the_second_for_good() {
-        let (place, now) = (Place::default(), Instant::now());
+        let (place, now) = (ClientPlace::default(), Instant::now());
         let _first = place.take("the run", (1, 0), handle(), now).unwrap();
         let denied = place.take("the run", (1, 1), handle(), now + 2 * SILENT).unwrap_err();
         let reason = "it is worker 0 of this run already, under another name".to_owned();

@@ -17,7 +17,7 @@ use windlass_wire::lobby::Visit;
 use windlass_wire::stream::Socket;
 
 use super::line::{Line, legible};
-use super::place::{Denied, Place};
+use super::place::{ClientPlace, Denied};
 use super::protocol::{Answer, Ask, Assignment, PING_EVERY, assignment_limits, read};
 use super::requests::{Requests, Stepping};
 use super::stages::StageStepper;
@@ -42,7 +42,7 @@ const NAME_BYTES: usize = 200;
 pub(super) struct Desk {
     pub(super) config: JoinConfig,
     pub(super) build: Builder,
-    pub(super) place: Place,
+    pub(super) place: ClientPlace,
     /// The name by which clients on this host reach it.
     pub(super) local_name: Mutex<String>,
     /// Receives the events of sessions that are given the place.

@@ -10,7 +10,7 @@ use windlass_wire::client::RowRequest;
 
 use super::config::PlaceAt;
 use super::host::{StageHost, StageStart};
-use super::layout::Tower;
+use super::layout::StageTower;
 use super::remote_stage::{Joined, Lost};
 use super::schedule::Schedule;
 use super::source::MicroBatch;
@@ -90,7 +90,7 @@ impl Placed {
 
     /// Returns the joined worker of each tower that has one.
     fn elsewhere(&self) -> Vec<Option<String>> {
-        let worker = |tower: &Tower| match (&tower.at, self.joined.get()) {
+        let worker = |tower: &StageTower| match (&tower.at, self.joined.get()) {
             (PlaceAt::Worker(worker, _), Some(Joined { crew, .. })) => Some(crew.name(*worker)),
             _ => None,
         };
@@ -100,7 +100,7 @@ impl Placed {
     /// Returns what each tower begins a step with, given the rows that the step needs.
     fn starts(&mut self, rows: &[RowRequest]) -> Vec<StageStart> {
         let Divided { plan, layout, hosts } = &self.divided;
-        let start = |(tower, host): (&Tower, &Mutex<Box<dyn StageHost>>)| {
+        let start = |(tower, host): (&StageTower, &Mutex<Box<dyn StageHost>>)| {
             let stage = &plan.stages()[tower.stage];
             let is_empty = locked(host).needs_all_values();
             let values = stage.parameters.iter().map(|index| match is_empty || self.new_to_stages[*index] {

@@ -12,7 +12,7 @@ use crate::stages::{PlannedStage, StagePlan};
 /// The towers of all stages, and the lanes that they are on.
 #[derive(Debug)]
 pub(super) struct Layout {
-    towers: Vec<Tower>,
+    towers: Vec<StageTower>,
     /// The towers of each stage.
     of_stage: Vec<Range<usize>>,
     lanes: Vec<Place>,
@@ -22,7 +22,7 @@ pub(super) struct Layout {
 
 /// A stage on one device.
 #[derive(Debug)]
-pub(super) struct Tower {
+pub(super) struct StageTower {
     pub(super) stage: usize,
     pub(super) lane: LaneId,
     pub(super) at: PlaceAt,
@@ -31,7 +31,7 @@ pub(super) struct Tower {
 impl Layout {
     /// Assigns each stage to its places. Places with the same name share a lane.
     pub(super) fn new<'a>(plan: &StagePlan, places: impl Fn(&PlannedStage) -> &'a [Place]) -> Self {
-        let (mut towers, mut of_stage, mut lanes) = (Vec::<Tower>::new(), Vec::new(), Vec::<Place>::new());
+        let (mut towers, mut of_stage, mut lanes) = (Vec::<StageTower>::new(), Vec::new(), Vec::<Place>::new());
         for (stage, planned) in plan.stages().iter().enumerate() {
             let (first, places) = (towers.len(), places(planned));
             for place in places {
@@ -39,7 +39,7 @@ impl Layout {
                     lanes.push(place.clone());
                     lanes.len() - 1
                 });
-                towers.push(Tower { stage, lane: LaneId(lane), at: place.at.clone() });
+                towers.push(StageTower { stage, lane: LaneId(lane), at: place.at.clone() });
             }
             of_stage.push(first..towers.len());
         }
@@ -48,7 +48,7 @@ impl Layout {
         Self { holds, towers, of_stage, lanes }
     }
 
-    pub(super) fn towers(&self) -> &[Tower] {
+    pub(super) fn towers(&self) -> &[StageTower] {
         &self.towers
     }
 
@@ -80,7 +80,7 @@ impl Layout {
 
     /// The stages assigned to joined workers.
     pub(super) fn assigned(&self, plan: &StagePlan) -> Vec<StageAssigned> {
-        let assigned = |tower: &Tower| match &tower.at {
+        let assigned = |tower: &StageTower| match &tower.at {
             PlaceAt::Here(_) => None,
             PlaceAt::Worker(worker, device) => {
                 let stage = plan.stages()[tower.stage].name.clone();

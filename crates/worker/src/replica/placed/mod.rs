@@ -32,7 +32,7 @@ use windlass_wire::client::{Interrupt, RowRequest};
 pub use self::config::{Place, PlaceAt, PlaceError, PlacedConfig};
 pub(crate) use self::host::{StageForward, StageHost, StageRows, StageStart};
 use self::lanes::Lanes;
-use self::layout::{Layout, Tower};
+use self::layout::{Layout, StageTower};
 use self::local_stage::LocalStage;
 use self::remote_stage::{Joined, RemoteStage};
 use self::schedule::Schedule;
@@ -95,7 +95,7 @@ impl Placed {
         PlacedConfig::check(&places, micro_batches)?;
         let layout = Layout::new(&plan, |stage| place(stage).map_or(&client[..], |(_, places)| places));
         let joined = Arc::new(OnceLock::new());
-        let host = |tower: &Tower| -> Box<dyn StageHost> {
+        let host = |tower: &StageTower| -> Box<dyn StageHost> {
             match &tower.at {
                 PlaceAt::Here(device) => {
                     let stage = (&*plan, tower.stage);
@@ -146,7 +146,7 @@ impl Placed {
     }
 
     /// Returns the device that a tower is on, as far as it is known.
-    fn device(&self, tower: &Tower) -> String {
+    fn device(&self, tower: &StageTower) -> String {
         let lane = self.divided.layout.lane_name(tower.lane);
         let PlaceAt::Worker(worker, device) = &tower.at else { return lane.to_owned() };
         let own = || {

@@ -14,7 +14,7 @@ use crate::stages::StagePlan;
 
 /// A piece of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Work {
+pub(super) enum Piece {
     /// A tower of a stage receives its values.
     Load { tower: usize },
     /// The forward pass of a micro-batch through a stage.
@@ -29,17 +29,17 @@ pub(super) enum Work {
 #[derive(Debug, Clone)]
 pub(super) struct Schedule {
     graph: Arc<Graph>,
-    work: Vec<Work>,
+    pieces: Vec<Piece>,
 }
 
 impl Schedule {
     /// Schedules stages with this layout, for a batch with this many micro-batches.
     pub(super) fn new(plan: &StagePlan, layout: &Layout, micro_batches: usize) -> Self {
         let mut nodes = Vec::new();
-        let mut work = Vec::new();
-        let mut add = |name: String, tower: usize, after: Vec<String>, rank: usize, piece: Work| {
+        let mut pieces = Vec::new();
+        let mut add = |name: String, tower: usize, after: Vec<String>, rank: usize, piece: Piece| {
             nodes.push(Node { name, lane: layout.towers()[tower].lane, after, rank: rank as u64 });
-            work.push(piece);
+            pieces.push(piece);
         };
         for (index, stage) in plan.stages().iter().enumerate() {
             let name = &*stage.name;
@@ -50,34 +50,34 @@ impl Schedule {
             };
             let load = |tower: usize| format!("load {name}{}", on(tower));
             for tower in layout.of(index) {
-                add(load(tower), tower, Vec::new(), 0, Work::Load { tower });
+                add(load(tower), tower, Vec::new(), 0, Piece::Load { tower });
                 let after = (0..micro_batches).filter(|micro| layout.tower(index, *micro) == tower);
                 let after = after.map(|micro| backward(name, micro)).chain([load(tower)]).collect();
                 let gradients = format!("gradients of {name}{}", on(tower));
-                add(gradients, tower, after, 2 * micro_batches, Work::Gradients { tower });
+                add(gradients, tower, after, 2 * micro_batches, Piece::Gradients { tower });
             }
             for micro in 0..micro_batches {
                 let (neighbour, tower) = (|of: &usize| &*plan.stages()[*of].name, layout.tower(index, micro));
                 let mut after: Vec<String> = stage.inputs.iter().map(|of| forward(neighbour(of), micro)).collect();
                 after.push(load(tower));
                 after.extend(layout.makes_way_for(index, micro).map(|earlier| backward(name, earlier)));
-                let piece = Work::Forward { stage: index, micro };
+                let piece = Piece::Forward { stage: index, micro };
                 add(forward(name, micro), tower, after, micro_batches + micro, piece);
                 let mut after: Vec<String> = stage.feeds.iter().map(|of| backward(neighbour(of), micro)).collect();
                 after.push(forward(name, micro));
-                add(backward(name, micro), tower, after, micro, Work::Backward { stage: index, micro });
+                add(backward(name, micro), tower, after, micro, Piece::Backward { stage: index, micro });
             }
         }
         let graph = Graph::new(nodes).expect("stages without circles make a step without circles");
-        Self { graph: Arc::new(graph), work }
+        Self { graph: Arc::new(graph), pieces }
     }
 
     pub(super) fn graph(&self) -> &Arc<Graph> {
         &self.graph
     }
 
-    pub(super) fn work(&self, node: NodeId) -> Work {
-        self.work[node.0]
+    pub(super) fn piece(&self, node: NodeId) -> Piece {
+        self.pieces[node.0]
     }
 }
 
@@ -111,18 +111,18 @@ mod tests {
             let mut counts = false;
             for node in started {
                 let lane = &mut told[schedule.graph().nodes()[node.0].lane.0];
-                match schedule.work(node) {
-                    Work::Forward { stage, micro } => {
+                match schedule.piece(node) {
+                    Piece::Forward { stage, micro } => {
                         *lane += &format!("F{} ", micro + 1);
                         holds[layout.tower(stage, micro)] += 1;
                         counts = true;
                     }
-                    Work::Backward { stage, micro } => {
+                    Piece::Backward { stage, micro } => {
                         *lane += &format!("B{} ", micro + 1);
                         holds[layout.tower(stage, micro)] -= 1;
                         counts = true;
                     }
-                    Work::Load { .. } | Work::Gradients { .. } => {}
+                    Piece::Load { .. } | Piece::Gradients { .. } => {}
                 }
                 executor.complete(node);
             }

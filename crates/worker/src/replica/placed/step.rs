@@ -11,7 +11,7 @@ use super::host::{StageForward, StageHost, StageResult, StageRows, StageStart};
 use super::lanes::Working;
 use super::layout::Layout;
 use super::remote_stage::Lost;
-use super::schedule::{Schedule, Work};
+use super::schedule::{Piece, Schedule};
 use super::source::MicroBatch;
 use crate::replica::remote::CrewError;
 use crate::stages::StagePlan;
@@ -191,14 +191,14 @@ impl Step {
 
 impl Working for Step {
     fn run(&self, node: NodeId) -> anyhow::Result<()> {
-        match self.schedule.work(node) {
-            Work::Load { tower } => {
+        match self.schedule.piece(node) {
+            Piece::Load { tower } => {
                 let start = locked(&self.starts[tower]).take().context("a stage gets its values once")?;
                 locked(&self.divided.hosts[tower]).begin(start)
             }
-            Work::Forward { stage, micro } => self.forward(stage, micro),
-            Work::Backward { stage, micro } => self.backward(stage, micro),
-            Work::Gradients { tower } => {
+            Piece::Forward { stage, micro } => self.forward(stage, micro),
+            Piece::Backward { stage, micro } => self.backward(stage, micro),
+            Piece::Gradients { tower } => {
                 let result = locked(&self.divided.hosts[tower]).finish()?;
                 *locked(&self.results[tower]) = Some(result);
                 Ok(())
