@@ -1,6 +1,6 @@
 //! Times whole training steps made of the fused operations; `benches/peers/torch_steps.py` times the same in PyTorch.
 //!
-//! `steps CASE [SECONDS]` prints the median milliseconds of one step. Threads are those of `RAYON_NUM_THREADS`.
+//! `steps CASE [SECONDS]` prints the median milliseconds of one step. `RAYON_NUM_THREADS` sets the number of threads.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use windlass_ops::{
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// A step, ready to be run again and again.
+/// A step that can be run repeatedly.
 type Step = Box<dyn FnMut()>;
 /// A recurrent layer with its parameters.
 type Layer = Box<dyn Fn(Tensor<3>) -> Tensor<3>>;
@@ -52,7 +52,7 @@ fn measure(mut step: Step, at_least: Duration) -> Duration {
         step();
         times.push(start.elapsed());
     }
-    // The first fifth warms caches and the allocator up.
+    // The first fifth warms up caches and the allocator.
     let times = &mut times.split_off(times.len() / 5)[..];
     times.sort();
     times[times.len() / 2]
@@ -97,8 +97,8 @@ impl<const D: usize> Parameter<D> {
     }
 }
 
-/// Vocabulary 10,000, embedding 256, 256 LSTM units, 20 steps, batch 32, full softmax; forward, backward and SGD.
-/// The embedding's gradient is of the rows that occur, and only those are updated.
+/// Vocabulary 10,000, embedding 256, 256 LSTM units, 20 steps, batch 32, full softmax; forward, backward and SGD. The
+/// embedding's gradient covers only the rows that occur, and only those are updated.
 fn language_model() -> Step {
     const VOCABULARY: usize = 10_000;
     const SIZE: usize = 256;
@@ -194,8 +194,8 @@ fn layers(time: usize, layer: fn(&mut StdRng) -> Layer) -> Step {
     })
 }
 
-/// A GRU decoder of 15 steps with attention over 10 encoder outputs, batch 64, size 200: every step's input is a linear
-/// function of the step's word and the last context.
+/// A GRU decoder of 15 steps with attention over 10 encoder outputs, batch 64, size 200. The input of a step is a
+/// linear function of its word and the previous context.
 fn attention_decoder() -> Step {
     const TIME: usize = 15;
     const LENGTH: usize = 10;

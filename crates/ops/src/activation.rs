@@ -7,7 +7,7 @@ use crate::elementary;
 use crate::record::Saved;
 use crate::vector::{each_pair, each_piece, vectorised};
 
-/// 1 / (1 + e^-x). In place where Burn's buffer is not shared.
+/// 1 / (1 + e^-x). Computed in place if Burn's buffer is not shared.
 pub(crate) fn sigmoid([input]: [FlexTensor; 1]) -> (FlexTensor, Sigmoid) {
     let output = map(input, elementary::sigmoid);
     (output.clone(), Sigmoid { output })

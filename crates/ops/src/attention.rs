@@ -1,7 +1,7 @@
-//! Additive attention on the CPU: softmax over positions of v·tanh(key + query), and the values so weighted.
+//! Additive attention on the CPU: softmax over positions of v·tanh(key + query), and the values weighted by it.
 //!
-//! The hyperbolic tangents are computed again on the way back: that is faster than to write and read them, and a
-//! decoder would keep them for each of its steps.
+//! The backward pass recomputes the hyperbolic tangents: that is faster than writing and reading them, and a decoder
+//! would have to keep them for each of its steps.
 
 use burn::backend::flex::FlexTensor;
 use rayon::prelude::*;
@@ -14,7 +14,7 @@ use crate::vector::{column_sums, largest, replace_and_sum, share, sum, vectorise
 /// What an element of a key costs, in plain passes over a float.
 const COST: usize = 8;
 
-/// The context of every row of the batch, from keys, values, queries and v. Its weights are in what is saved.
+/// The context of every row of the batch, from keys, values, queries and v. The weights are among the saved values.
 pub(crate) fn forward(inputs: [FlexTensor; 4]) -> (FlexTensor, Attention) {
     let [keys, values, query, direction] = inputs.map(contiguous);
     let [batch, length, size] = dimensions(&keys);
@@ -44,7 +44,7 @@ pub(crate) fn forward(inputs: [FlexTensor; 4]) -> (FlexTensor, Attention) {
     (tensor(context, [batch, depth]), Attention { keys, values, query, direction, weights })
 }
 
-/// What one row of the batch looks at, and for what.
+/// The attention's inputs for one row of the batch.
 #[derive(Clone, Copy)]
 pub(crate) struct Row<'a> {
     pub(crate) keys: &'a [f32],
@@ -53,7 +53,7 @@ pub(crate) struct Row<'a> {
     pub(crate) direction: &'a [f32],
 }
 
-/// One row of the batch; the context is added to.
+/// Computes the weights of one row of the batch and adds to its context.
 pub(crate) fn attend(weights: &mut [f32], context: &mut [f32], row: Row) {
     let Row { keys, values, query, direction } = row;
     vectorised(
@@ -98,7 +98,8 @@ impl Saved<4> for Attention {
         let mut keys = vec![0.0; batch * length * size];
         let mut values = vec![0.0; if wanted[1] { batch * length * depth } else { 0 }];
         let mut query = vec![0.0; batch * size];
-        // Of each row by itself, and then added up in the order of rows: whatever share of them a thread has.
+        // One for each row, then added up in the order of rows: the sum does not depend on how rows are divided among
+        // threads.
         let mut directions = vec![0.0; batch * size];
         let share = share(batch, length * size * COST);
         let piece = if wanted[1] { length * depth } else { 0 };
@@ -141,7 +142,7 @@ impl Attention {
     }
 }
 
-/// Adds the gradients of one row of the batch to those that are there. Those of the values may be left out.
+/// Adds the gradients of one row of the batch to the existing ones. The gradient of the values may be left out.
 pub(crate) fn attend_back(
     row: Row,
     weights: &[f32],
@@ -173,7 +174,7 @@ pub(crate) fn attend_back(
     );
 }
 
-/// One position. Arguments of a function are known not to overlap, which the vectoriser needs.
+/// The gradients of one position. Arguments of a function are known not to overlap, which the vectoriser needs.
 #[inline(always)]
 fn position_back(
     key: &mut [f32],

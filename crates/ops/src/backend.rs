@@ -1,4 +1,4 @@
-//! The fused operations as an extension of Burn's CPU backend, plain and recorded.
+//! The fused operations as an extension of Burn's CPU backend, with and without autodiff.
 
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::tensor::{FloatTensor, IntTensor};
@@ -8,7 +8,7 @@ use crate::record::{parts, record};
 use crate::recurrent::{decoder, gru, lstm};
 use crate::{activation, attention, convolution, loss, sampled_loss, sampler, squared_error};
 
-/// The fused operations. Shapes and meanings are those of the functions of this crate.
+/// The fused operations. Shapes and meanings are those of this crate's public functions.
 #[backend_extension(Flex, Autodiff)]
 pub(crate) trait FusedOps: Backend {
     fn fused_sigmoid(input: FloatTensor<Self>) -> FloatTensor<Self>;
@@ -44,7 +44,7 @@ pub(crate) trait FusedOps: Backend {
         bias: FloatTensor<Self>,
     ) -> FloatTensor<Self>;
 
-    /// The hidden states after every step and then the last cell state, in one tensor.
+    /// The hidden states after every step, followed by the last cell state, in one tensor.
     #[allow(clippy::too_many_arguments)]
     fn fused_lstm(
         input: FloatTensor<Self>,
@@ -63,7 +63,7 @@ pub(crate) trait FusedOps: Backend {
         direction: FloatTensor<Self>,
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
 
-    /// What layers have alike is stacked.
+    /// The parameters of all layers are stacked.
     #[allow(clippy::too_many_arguments)]
     fn fused_gru_decoder(
         words: FloatTensor<Self>,
@@ -276,7 +276,7 @@ impl<C: CheckpointStrategy> FusedOps for Autodiff<Flex, C> {
         record::<C, _, _>(nodes, lstm::forward(inputs, forget_bias))
     }
 
-    /// The weights are a constant to what is recorded: gradients go through the context alone.
+    /// Autodiff treats the weights as constant: gradients flow only through the context.
     fn fused_attention(
         keys: FloatTensor<Self>,
         values: FloatTensor<Self>,

@@ -1,9 +1,9 @@
-//! Burn's CPU tensors as slices of floats, and back, without a copy where they are that already.
+//! Converts Burn's CPU tensors to slices of floats and back, without a copy where possible.
 
 use burn::backend::flex::FlexTensor;
 use burn::tensor::{DType, TensorData};
 
-/// A tensor of any type as f32 values, one after the other.
+/// A tensor of any type as contiguous f32 values.
 #[derive(Clone, Debug)]
 pub(crate) struct Floats(FlexTensor);
 
@@ -19,28 +19,28 @@ impl Floats {
         floats(&self.0)
     }
 
-    /// The shape of a tensor that is known to have so many dimensions.
+    /// The shape of a tensor that must have `D` dimensions.
     pub(crate) fn shape<const D: usize>(&self) -> [usize; D] {
         dimensions(&self.0)
     }
 }
 
-/// The same values in one piece, in row-major order.
+/// Returns the same values contiguously, in row-major order.
 pub(crate) fn contiguous(tensor: FlexTensor) -> FlexTensor {
     if tensor.as_slice::<f32>().is_some() { tensor } else { tensor.to_contiguous() }
 }
 
-/// The values of a tensor that went through [`contiguous`].
+/// The values of a tensor that [`contiguous`] has returned.
 pub(crate) fn floats(tensor: &FlexTensor) -> &[f32] {
     tensor.as_slice().expect("contiguous f32")
 }
 
-/// The values themselves, without a copy where Burn's buffer is not shared.
+/// Returns the values, without a copy if Burn's buffer is not shared.
 pub(crate) fn into_floats(tensor: FlexTensor) -> TensorData {
     tensor.into_data().convert::<f32>()
 }
 
-/// A tensor of these values.
+/// Makes a tensor of these values.
 pub(crate) fn tensor<const D: usize>(values: Vec<f32>, shape: [usize; D]) -> FlexTensor {
     FlexTensor::from_data(TensorData::new(values, shape))
 }

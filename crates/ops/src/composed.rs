@@ -1,5 +1,5 @@
-//! The same operations composed from Burn's own: what other backends than the CPU's run, and what the fused ones are
-//! tested against.
+//! The same operations composed from Burn's own. Backends other than the CPU's run these, and the fused operations are
+//! tested against them.
 
 use burn::tensor::activation::{log_softmax, softmax};
 use burn::tensor::grid::affine_grid_2d;

@@ -1,8 +1,8 @@
-//! Convolution of images with a bias and ReLU, in one pass, with a written backward pass.
+//! Convolution of images with a bias and ReLU, in one pass, with a hand-written backward pass.
 //!
-//! Burn's backward pass of a convolution is made of other convolutions, which for a few channels and many images
-//! take many times as long as they need. Here one image at a time is unrolled into the columns of a matrix that
-//! stays in the cache, so that a convolution and each of its gradients is one small product of matrices.
+//! Burn's backward pass of a convolution consists of other convolutions, which take many times longer than necessary
+//! for few channels and many images. Here one image at a time is unrolled into the columns of a matrix that stays in
+//! the cache, so that a convolution and each of its gradients is one small matrix product.
 
 mod shape;
 
@@ -14,7 +14,7 @@ use crate::buffer::{Floats, tensor};
 use crate::matrix::{Matrix, MatrixMut, Old, multiply};
 use crate::record::Saved;
 
-/// `relu(convolution(input, weight) + bias)`, with a stride and padding the same in both directions.
+/// `relu(convolution(input, weight) + bias)`, with the same stride and padding in both directions.
 pub(crate) fn forward(
     [input, weight, bias]: [FlexTensor; 3],
     stride: usize,
@@ -109,13 +109,13 @@ impl ConvolutionRelu {
     }
 }
 
-/// Not a number stays so.
+/// ReLU that preserves NaN.
 #[inline(always)]
 fn relu(value: f32) -> f32 {
     if value < 0.0 { 0.0 } else { value }
 }
 
-/// What of a gradient goes back through ReLU.
+/// Passes a gradient back through ReLU.
 fn pass(output: &[f32], gradient: &[f32], passed: &mut [f32]) {
     for ((passed, output), gradient) in passed.iter_mut().zip(output).zip(gradient) {
         *passed = if *output > 0.0 { *gradient } else { 0.0 };

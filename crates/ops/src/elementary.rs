@@ -1,26 +1,26 @@
 //! Elementary functions without branches or calls, so that loops over them become vector instructions.
 
-/// Beyond these, e^x is no normal number of single precision.
+/// Outside this range, e^x is not a normal single-precision number.
 const LOWEST: f32 = -87.3;
 const HIGHEST: f32 = 88.3;
-/// Adding it rounds to an integer, which is then in the low bits.
+/// Adding this rounds to an integer, which is then in the low bits.
 const ROUNDER: f32 = 12_582_912.0;
 /// ln 2 in two parts, so that subtracting multiples of it loses nothing.
 const LN2_HIGH: f32 = 0.693_359_4;
 const LN2_LOW: f32 = -2.121_944_4e-4;
-/// What is closer to zero than this, about 8e-25, counts as zero where it would only be multiplied on and on: 2^-80.
-/// It leaves room for a few layers before products become denormal numbers, below 2^-126, of which a processor of
-/// Intel's takes a hundred times as long for each.
+/// 2^-80, about 8e-25: smaller magnitudes count as zero where they would only be multiplied further. This leaves room
+/// for a few layers before products become denormal, below 2^-126; an Intel processor takes a hundred times as long for
+/// each denormal number.
 const TINY: f32 = f32::from_bits((127 - 80) << 23);
-/// Its logarithm.
+/// The logarithm of `TINY`.
 const LN_TINY: f32 = -55.451_775;
 /// From here on the hyperbolic tangent is 1 in single precision.
 const FLAT: f32 = 9.0;
 
-/// e^x to about one part in ten million, between e^-87.3 and e^88.3. Not a number stays so.
+/// e^x to about one part in ten million, between e^-87.3 and e^88.3. NaN stays NaN.
 #[inline(always)]
 pub(crate) fn exp(x: f32) -> f32 {
-    // Comparisons written so that NaN passes through.
+    // These comparisons let NaN pass through.
     let x = if x < LOWEST { LOWEST } else { x };
     let x = if x > HIGHEST { HIGHEST } else { x };
     let shifted = x * std::f32::consts::LOG2_E + ROUNDER;
@@ -37,13 +37,13 @@ pub(crate) fn exp(x: f32) -> f32 {
     mantissa * f32::from_bits(exponent)
 }
 
-/// e^x for a softmax, where the largest x is 0: zero for what is tiny beside that.
+/// e^x for a softmax, where the largest x is 0. Returns zero for relatively tiny results.
 #[inline(always)]
 pub(crate) fn exp_or_zero(x: f32) -> f32 {
     if x < LN_TINY { 0.0 } else { exp(x) }
 }
 
-/// A gradient on its way back, or zero if it is tiny. Not a number stays so.
+/// Returns a gradient of the backward pass, or zero if it is tiny. NaN stays NaN.
 #[inline(always)]
 pub(crate) fn flush(gradient: f32) -> f32 {
     if gradient.abs() < TINY { 0.0 } else { gradient }
@@ -55,7 +55,7 @@ pub(crate) fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + exp(-x))
 }
 
-/// The hyperbolic tangent to a few units in the last place: a quotient of two polynomials.
+/// The hyperbolic tangent to within a few units in the last place, as a quotient of two polynomials.
 #[inline(always)]
 pub(crate) fn tanh(x: f32) -> f32 {
     let x = if x < -FLAT { -FLAT } else { x };
@@ -90,7 +90,7 @@ pub(crate) fn softplus(x: f32) -> f32 {
     let series = series * square + 1.0 / 5.0;
     let series = series * square + 1.0 / 3.0;
     let logarithm = 2.0 * s * (series * square + 1.0);
-    // A comparison written so that NaN comes from the logarithm.
+    // With this comparison, NaN comes from the logarithm.
     let positive = if x > 0.0 { x } else { 0.0 };
     positive + logarithm
 }

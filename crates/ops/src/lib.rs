@@ -1,8 +1,8 @@
-//! Operations fused for the CPU, with written backward passes.
+//! Operations fused for the CPU, with hand-written backward passes.
 //!
 //! Burn composes these from many passes over memory, with scalar exponentials; here each is one pass of vector
-//! instructions on all threads of the caller's rayon pool. They extend Burn's `Flex` backend and its autodiff; on every
-//! other backend, and for other types than `f32`, the same functions compose Burn's operations.
+//! instructions on all threads of the caller's rayon pool. They extend Burn's `Flex` backend and its autodiff. On every
+//! other backend, and for types other than `f32`, the same functions compose Burn's operations.
 
 mod activation;
 mod attention;
@@ -53,7 +53,7 @@ pub fn softplus<const D: usize>(input: Tensor<D>) -> Tensor<D> {
     Tensor::from_dispatch(Dispatch::fused_softplus(input.into_dispatch()))
 }
 
-/// The softmax cross-entropy of every row of scores with the right class of that row.
+/// The softmax cross-entropy of every row of scores with the row's target class.
 pub fn cross_entropy(scores: Tensor<2>, classes: Tensor<1, Int>) -> Tensor<1> {
     if !is_fused(&scores) {
         return composed::cross_entropy(scores, classes);
@@ -61,7 +61,7 @@ pub fn cross_entropy(scores: Tensor<2>, classes: Tensor<1, Int>) -> Tensor<1> {
     Tensor::from_dispatch(Dispatch::fused_cross_entropy(scores.into_dispatch(), classes.into_dispatch()))
 }
 
-/// The softmax cross-entropy of hidden × weight + bias, for wide outputs: the scores are passed over once.
+/// The softmax cross-entropy of hidden × weight + bias, for wide outputs: it passes over the scores only once.
 ///
 /// `hidden` is [rows, size], `weight` [size, classes], `bias` `[classes]`.
 pub fn linear_cross_entropy(
@@ -81,7 +81,7 @@ pub fn linear_cross_entropy(
     ))
 }
 
-/// The parameters of a layer of gated recurrent units, its gates in the order reset, update, candidate.
+/// The parameters of a layer of gated recurrent units, with gates in the order reset, update, candidate.
 #[derive(Clone, Debug)]
 pub struct GruParameters {
     /// [input, 3 * hidden]
@@ -92,8 +92,8 @@ pub struct GruParameters {
     pub bias: Tensor<1>,
 }
 
-/// The states [time, batch, hidden] after every step of inputs [time, batch, input], from a first state
-/// [batch, hidden]. The last of them is the last state.
+/// The states [time, batch, hidden] after every step of inputs [time, batch, input], from an initial state [batch,
+/// hidden]. The last of them is the final state.
 ///
 /// The reset gate is applied before the recurrent product, as in TensorFlow's `GRUCell`:
 /// c = tanh(x·W + (r∘h)·U + b), h' = u∘h + (1 − u)∘c.
@@ -115,7 +115,7 @@ pub fn gru_cell(input: Tensor<2>, state: Tensor<2>, parameters: GruParameters) -
     gru(input.unsqueeze(), state, parameters).squeeze_dim(0)
 }
 
-/// The parameters of a layer of long short-term memory, its gates in the order input, new, forget, output.
+/// The parameters of an LSTM layer, with gates in the order input, new, forget, output.
 #[derive(Clone, Debug)]
 pub struct LstmParameters {
     /// [input, 4 * hidden]
@@ -128,16 +128,16 @@ pub struct LstmParameters {
     pub forget_bias: f32,
 }
 
-/// The two states of a layer of long short-term memory, [batch, hidden] each.
+/// The two states of an LSTM layer, [batch, hidden] each.
 #[derive(Clone, Debug)]
 pub struct LstmState {
-    /// What the layer puts out.
+    /// The output of the layer.
     pub hidden: Tensor<2>,
-    /// What it remembers.
+    /// The memory of the layer.
     pub cell: Tensor<2>,
 }
 
-/// The hidden states [time, batch, hidden] after every step of inputs [time, batch, input], and the last state.
+/// The hidden states [time, batch, hidden] after every step of inputs [time, batch, input], and the final state.
 ///
 /// As TensorFlow's `BasicLSTMCell`: c' = c∘sigmoid(f + forget bias) + sigmoid(i)∘tanh(j), h' = tanh(c')∘sigmoid(o).
 pub fn lstm(input: Tensor<3>, state: LstmState, parameters: LstmParameters) -> (Tensor<3>, LstmState) {
@@ -166,9 +166,9 @@ pub fn lstm_cell(input: Tensor<2>, state: LstmState, parameters: LstmParameters)
 }
 
 /// Additive attention of queries [batch, size] over keys [batch, length, size] and values [batch, length, depth]:
-/// weights = softmax over the length of v·tanh(key + query), context = the values so weighted.
+/// weights = softmax over the length of v·tanh(key + query), context = the values weighted by them.
 ///
-/// Returns the context [batch, depth], and the weights [batch, length], through which no gradient goes.
+/// Returns the context [batch, depth] and the weights [batch, length]; no gradient flows through the weights.
 pub fn attention(keys: Tensor<3>, values: Tensor<3>, query: Tensor<2>, direction: Tensor<1>) -> (Tensor<2>, Tensor<2>) {
     if !is_fused(&keys) {
         let (context, weights) = composed::attention(keys, values, query, direction);
@@ -186,20 +186,20 @@ pub fn attention(keys: Tensor<3>, values: Tensor<3>, query: Tensor<2>, direction
 /// What a decoder attends to.
 #[derive(Clone, Debug)]
 pub struct Attended {
-    /// [batch, length, size]: what the attention looks for.
+    /// [batch, length, size]: compared with the query.
     pub keys: Tensor<3>,
-    /// [batch, length, depth]: what it finds.
+    /// [batch, length, depth]: averaged into the context.
     pub values: Tensor<3>,
 }
 
-/// The parameters of a decoder of gated recurrent units that attends.
+/// The parameters of a decoder of gated recurrent units with attention.
 #[derive(Clone, Debug)]
 pub struct GruDecoderParameters {
-    /// The layers, of as many inputs as units.
+    /// The layers, with as many inputs as units.
     pub layers: Vec<GruParameters>,
-    /// [depth, hidden]: by this, what the attention found in the step before is added to the input of a step.
+    /// [depth, hidden]: projects the previous step's context, which is added to the input of a step.
     pub attended: Tensor<2>,
-    /// [layers * hidden, size]: the query, of the states of all layers.
+    /// [layers * hidden, size]: computes the query from the states of all layers.
     pub query_weight: Tensor<2>,
     /// `[size]`
     pub query_bias: Tensor<1>,
@@ -207,8 +207,8 @@ pub struct GruDecoderParameters {
     pub direction: Tensor<1>,
 }
 
-/// What a decoder says to inputs [time, batch, hidden], from a state [batch, hidden] of each layer: for every step the
-/// top state and what the attention found, [time, batch, hidden + depth].
+/// The outputs of a decoder for inputs [time, batch, hidden], from a state [batch, hidden] of each layer: for every
+/// step the top state and the context, [time, batch, hidden + depth].
 pub fn gru_decoder(
     input: Tensor<3>,
     attended: Attended,
@@ -241,7 +241,7 @@ pub fn gru_decoder(
 /// ½Σ(output − target)². The target is a constant: it gets no gradient.
 ///
 /// # Panics
-/// If the shapes differ.
+/// Panics if the shapes differ.
 pub fn half_squared_error(output: Tensor<2>, target: Tensor<2>) -> Tensor<1> {
     if !is_fused(&output) {
         return composed::half_squared_error(output, target);
@@ -253,7 +253,7 @@ pub fn half_squared_error(output: Tensor<2>, target: Tensor<2>) -> Tensor<1> {
 /// channels × input channels × height × width, as in Burn; stride and padding are the same in both directions.
 ///
 /// # Panics
-/// If the shapes do not fit each other.
+/// Panics if the shapes do not match.
 pub fn convolution_relu(
     input: Tensor<4>,
     weight: Tensor<4>,
@@ -268,14 +268,14 @@ pub fn convolution_relu(
     Tensor::from_dispatch(Dispatch::fused_convolution_relu(input, weight, bias, stride, padding))
 }
 
-/// Every image as seen through its transform, in the image's own size.
+/// Samples every image through its transform, at the image's own size.
 ///
-/// Images are images × channels × height × width. A transform is six numbers, two rows of three, that say where to
-/// look: the pixel at (x, y) shows what is at (a·x + b·y + c, d·x + e·y + f). Coordinates go from −1 in the middle of
-/// the first pixel to 1 in the middle of the last, so 1 0 0 0 1 0 changes nothing. Outside of an image all is zero.
+/// Images are images × channels × height × width. A transform is six numbers in two rows of three: the pixel at (x, y)
+/// shows the image at (a·x + b·y + c, d·x + e·y + f). Coordinates go from −1 in the middle of the first pixel to 1 in
+/// the middle of the last, so 1 0 0 0 1 0 changes nothing. Outside the image, everything is zero.
 ///
 /// # Panics
-/// If there are not six numbers for every image.
+/// Panics if there are not six numbers for every image.
 pub fn affine_sample(images: Tensor<4>, transforms: Tensor<2>) -> Tensor<4> {
     if !is_fused(&images) {
         return composed::affine_sample(images, transforms);
@@ -283,7 +283,7 @@ pub fn affine_sample(images: Tensor<4>, transforms: Tensor<2>) -> Tensor<4> {
     Tensor::from_dispatch(Dispatch::fused_affine_sample(images.into_dispatch(), transforms.into_dispatch()))
 }
 
-/// Whether a tensor is where the fused operations work.
+/// Whether the fused operations support this tensor.
 fn is_fused<const D: usize>(tensor: &Tensor<D>) -> bool {
     tensor.dtype() == DType::F32 && matches!(tensor.device().inner().as_dispatch(), DispatchDevice::Flex(_))
 }

@@ -1,8 +1,9 @@
 //! Softmax cross-entropy on the CPU: of scores, and of a linear layer's scores.
 //!
-//! A row is read once. What is kept is not the softmax but e^(score − largest), with the row's sum taken off at the
-//! right class: the gradient of the scores is that times one factor a row. So neither the division by the sum nor the
-//! incoming gradient costs a pass over the scores, and behind a linear layer the factor goes to the narrow side.
+//! Each row is read once. The saved values are not the softmax but e^(score − largest), with the row's sum subtracted
+//! at the target class: the gradient of the scores is that, times one factor per row. So neither the division by the
+//! sum nor the incoming gradient costs a pass over the scores, and behind a linear layer the factor is applied on the
+//! narrow side.
 
 use burn::backend::flex::FlexTensor;
 use rayon::prelude::*;
@@ -42,7 +43,7 @@ pub(crate) fn linear_forward(
     (tensor(losses, [rows]), saved)
 }
 
-/// What is left of the scores, and the factor of each row.
+/// The exponentials of the scores, and the factor of each row.
 #[derive(Clone, Debug)]
 pub(crate) struct CrossEntropy {
     exponentials: FlexTensor,
@@ -59,7 +60,7 @@ impl Saved<1> for CrossEntropy {
     }
 }
 
-/// The same, with the linear layer that made the scores.
+/// Like [`CrossEntropy`], with the linear layer that computed the scores.
 #[derive(Clone, Debug)]
 pub(crate) struct LinearCrossEntropy {
     hidden: FlexTensor,
@@ -89,7 +90,7 @@ impl Saved<3> for LinearCrossEntropy {
     }
 }
 
-/// Turns scores into exponentials as described above; returns the losses and the factors of the rows.
+/// Turns scores into exponentials as described above. Returns the losses and the factors of the rows.
 fn exponentials(scores: &mut [f32], width: usize, bias: Option<&[f32]>, classes: &[usize]) -> (Vec<f32>, Vec<f32>) {
     assert_eq!(scores.len(), width * classes.len(), "one class a row of scores");
     let share = share(classes.len(), width);
@@ -126,7 +127,7 @@ fn exponential_row(row: &mut [f32], bias: Option<&[f32]>, class: usize) -> (f32,
     )
 }
 
-/// The gradient of each row's loss times what the row lacks.
+/// The factor of each row, times the incoming gradient of the row's loss.
 pub(crate) fn factors(gradient: FlexTensor, scales: &FlexTensor) -> Vec<f32> {
     let gradient = contiguous(gradient);
     floats(&gradient).iter().zip(floats(scales)).map(|(gradient, scale)| gradient * scale).collect()

@@ -1,9 +1,9 @@
-//! Matrix products on slices, by the same library as Burn's CPU backend.
+//! Matrix products on slices, computed by the same library as in Burn's CPU backend.
 //!
-//! Large products are split by rows over the threads of the caller's rayon pool: one product per thread keeps the
-//! speed of a single thread on each, whatever the shape. However many threads there are, the result has the same bits:
-//! the library adds up each element in an order that depends on the shape, but not on the rows beside it, and parts are
-//! never so small that it would go another way (see [`least_rows`]).
+//! Large products are split by rows over the threads of the caller's rayon pool: with one product per thread, each
+//! thread keeps its full speed, whatever the shape. The bits of the result do not depend on the number of threads: the
+//! library adds up each element in an order that depends on the shape but not on the neighbouring rows, and parts are
+//! never so small that it would switch to another order (see [`least_rows`]).
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -11,9 +11,9 @@ use std::ops::Range;
 use gemm::Parallelism;
 use rayon::prelude::*;
 
-/// Below so many multiplications, one thread is faster.
+/// Below this many multiplications, one thread is faster.
 const FEW: usize = 1 << 21;
-/// Rows are dealt to threads in multiples of this, the height of the inner loop's tile.
+/// Rows are assigned to threads in multiples of this, the height of the inner loop's tile.
 const TILE: usize = 8;
 
 /// A matrix to read: a window of a slice.
@@ -79,7 +79,7 @@ impl<'a> MatrixMut<'a> {
     }
 }
 
-/// What becomes of the values that were there.
+/// What happens to the old values of the target.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Old {
     Add,
@@ -133,7 +133,7 @@ pub(crate) fn product(left: Matrix, right: Matrix) -> Vec<f32> {
         let parts = room.par_chunks_mut(share * columns).enumerate();
         parts.for_each(|(index, part)| fill(index * share, part, Parallelism::None));
     } else {
-        // A few very long rows: the library divides the columns.
+        // There are only a few, very long rows: the library divides the columns.
         let large = rows * columns * left.columns > FEW * rayon::current_num_threads();
         fill(0, room, if large { Parallelism::Rayon(0) } else { Parallelism::None });
     }
@@ -145,7 +145,7 @@ pub(crate) fn product(left: Matrix, right: Matrix) -> Vec<f32> {
     values
 }
 
-/// The values of a row-major matrix, column by column.
+/// Returns the values of a row-major matrix column by column.
 pub(crate) fn transposed(values: &[f32], columns: usize) -> Vec<f32> {
     const BLOCK: usize = 16;
     let rows = values.len() / columns;
@@ -162,14 +162,14 @@ pub(crate) fn transposed(values: &[f32], columns: usize) -> Vec<f32> {
     target
 }
 
-/// Rows for each thread, or all of them where threads do not pay.
+/// Rows for each thread, or all rows where threads do not pay off.
 fn share(rows: usize, columns: usize, depth: usize) -> usize {
     let most = rows * columns * depth / FEW;
     let threads = rayon::current_num_threads().min(most);
     even_share(rows, threads, TILE, least_rows(columns, depth))
 }
 
-/// Rows for each of so many threads: a multiple of `tile`, and even in the last part at least `least`.
+/// Rows for each of this many threads: a multiple of `tile`, and at least `least` even in the last part.
 pub(crate) fn even_share(rows: usize, threads: usize, tile: usize, least: usize) -> usize {
     let least = least.max(tile);
     let mut share = rows.div_ceil(threads.min(rows / least).max(1)).next_multiple_of(tile);
@@ -179,8 +179,8 @@ pub(crate) fn even_share(rows: usize, threads: usize, tile: usize, least: usize)
     share.min(rows).max(1)
 }
 
-/// How many rows a part of a product must have for its elements to be added up as in the whole. For few elements, for a
-/// single row, and where both sides are short but the sums are long, gemm adds in another order.
+/// The least number of rows that a part of a product must have for its elements to be added up as in the whole. For few
+/// elements, for a single row, and where both sides are short but the sums are long, gemm adds in another order.
 pub(crate) fn least_rows(columns: usize, depth: usize) -> usize {
     const FEW_ELEMENTS: usize = 256;
     const SHORT: usize = 64;

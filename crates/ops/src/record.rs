@@ -1,6 +1,6 @@
-//! What an operation keeps from its forward pass, and how autodiff gets its gradients from that.
+//! What an operation saves from its forward pass, and how autodiff gets its gradients from that.
 //!
-//! Kernels know slices of floats; this file alone knows the graph.
+//! Kernels work on slices of floats; only this file knows the graph.
 
 use std::fmt::Debug;
 use std::marker::PhantomData;
@@ -15,7 +15,7 @@ use burn::backend::{Autodiff, Flex};
 
 /// What the backward pass of an operation with `N` inputs needs.
 pub(crate) trait Saved<const N: usize>: Clone + Debug + Send + 'static {
-    /// The gradient of each input that is wanted, from the gradient of the output.
+    /// Computes the gradients of the wanted inputs from the gradient of the output.
     fn gradients(self, output: FlexTensor, wanted: [bool; N]) -> [Option<FlexTensor>; N];
 }
 
@@ -37,7 +37,7 @@ impl<S: Saved<N>, const N: usize> Backward<Flex, N> for Written<S> {
     }
 }
 
-/// The values of the inputs, and their places in the graph.
+/// Splits the inputs into their values and their nodes in the graph.
 pub(crate) fn parts<C: CheckpointStrategy, const N: usize>(
     inputs: [FloatTensor<Autodiff<Flex, C>>; N],
 ) -> ([FlexTensor; N], [NodeGuard; N]) {
@@ -45,7 +45,7 @@ pub(crate) fn parts<C: CheckpointStrategy, const N: usize>(
     (inputs.map(|input| input.into_primitive()), nodes)
 }
 
-/// The output as a node of the graph.
+/// Returns the output as a node of the graph.
 pub(crate) fn record<C: CheckpointStrategy, S: Saved<N>, const N: usize>(
     inputs: [NodeGuard; N],
     (output, saved): (FlexTensor, S),

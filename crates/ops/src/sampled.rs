@@ -9,8 +9,8 @@ use rand::{Rng, RngExt};
 use crate::backend::FusedOps;
 use crate::{composed, is_fused};
 
-/// Draws classes with probability ln((k + 2) / (k + 1)) / ln(range + 1): about as often as words occur that are
-/// numbered by frequency.
+/// Draws classes with probability ln((k + 2) / (k + 1)) / ln(range + 1). This is about how often words occur that are
+/// numbered by descending frequency.
 #[derive(Clone, Copy, Debug)]
 pub struct LogUniformSampler {
     range: usize,
@@ -26,7 +26,7 @@ pub struct Candidates {
 }
 
 impl LogUniformSampler {
-    /// Over the classes 0 to `range` - 1.
+    /// Draws from the classes 0 to `range` - 1.
     pub fn new(range: usize) -> Self {
         assert!(range > 0, "there must be a class to draw");
         Self { range }
@@ -35,7 +35,7 @@ impl LogUniformSampler {
     /// Draws until there are `count` distinct classes.
     ///
     /// # Panics
-    /// If there are fewer classes than that.
+    /// Panics if there are fewer classes than that.
     pub fn sample(&self, count: usize, random: &mut impl Rng) -> Candidates {
         assert!(count <= self.range, "{count} distinct classes cannot be drawn from {}", self.range);
         let mut drawn = HashSet::with_capacity(count);
@@ -54,17 +54,17 @@ impl LogUniformSampler {
 }
 
 impl Candidates {
-    /// Distinct classes that another process has drawn from `range` in so many tries.
+    /// Restores distinct classes that another process has drawn from `range` in this many tries.
     pub fn drawn(classes: Vec<usize>, tries: u64, range: usize) -> Self {
         Self { classes, tries, range }
     }
 
-    /// In how many tries they were drawn, and from how many classes.
+    /// The number of tries in which they were drawn, and the number of classes.
     pub fn tries_and_range(&self) -> (u64, usize) {
         (self.tries, self.range)
     }
 
-    /// How often `class` was expected in so many tries, each draw counted once.
+    /// The expected count of `class` in that many tries, where repeated draws of a class count once.
     pub fn expected_count(&self, class: usize) -> f64 {
         let probability = (1.0 / (class + 1) as f64).ln_1p() / (self.range as f64).ln_1p();
         -(self.tries as f64 * (-probability).ln_1p()).exp_m1()
@@ -76,7 +76,7 @@ impl Candidates {
         Tensor::from_data(TensorData::new(logarithms, [classes.len()]), device)
     }
 
-    /// For each row the place of its right class among the candidates, or -1.
+    /// For each row, the index of its target class among the candidates, or -1.
     fn hits(&self, right: &[usize], device: &Device) -> Tensor<1, Int> {
         let places: HashMap<usize, i64> = self.classes.iter().copied().zip(0..).collect();
         let hits: Vec<i64> = right.iter().map(|right| places.get(right).copied().unwrap_or(-1)).collect();
@@ -84,10 +84,10 @@ impl Candidates {
     }
 }
 
-/// The output layer's rows of weights and biases that a step needs: those of the right classes and of the candidates.
+/// The rows of the output layer's weights and biases that a step needs: those of the target classes and the candidates.
 #[derive(Clone, Debug)]
 pub struct SampledSoftmax {
-    /// [rows, size]: the row of the right class of each row.
+    /// [rows, size]: the weights of the target class of each row.
     pub right_weights: Tensor<2>,
     /// `[rows]`
     pub right_bias: Tensor<1>,
@@ -98,9 +98,9 @@ pub struct SampledSoftmax {
 }
 
 impl SampledSoftmax {
-    /// The loss of every row of `hidden` [rows, size], as TensorFlow's `sampled_softmax_loss`: the cross-entropy of the
-    /// right class against the candidates, each score less the logarithm of how often its class was expected, and
-    /// candidates that are the right class left out.
+    /// The loss of every row of `hidden` [rows, size], as in TensorFlow's `sampled_softmax_loss`: the cross-entropy of
+    /// the target class against the candidates. Each score is reduced by the logarithm of its class's expected count,
+    /// and candidates that equal the target class are left out.
     pub fn loss(self, hidden: Tensor<2>, candidates: &Candidates, right: &[usize]) -> Tensor<1> {
         let device = hidden.device();
         let hits = candidates.hits(right, &device);
@@ -113,7 +113,7 @@ impl SampledSoftmax {
     }
 }
 
-/// The cross-entropy of the right class against the candidates, without those at `hits`.
+/// The cross-entropy of the target class against the candidates, except those at `hits`.
 pub(crate) fn sampled_cross_entropy(hidden: Tensor<2>, softmax: SampledSoftmax, hits: Tensor<1, Int>) -> Tensor<1> {
     if !is_fused(&hidden) {
         return composed::sampled_cross_entropy(hidden, softmax, hits);
@@ -167,7 +167,7 @@ mod tests {
         }
     }
 
-    /// Worked by hand: two candidates of which one is the right class, so that one score stands against one other.
+    /// Worked by hand: one of the two candidates is the target class, so one score stands against one other.
     #[test]
     fn the_loss_corrects_for_sampling_and_leaves_accidental_hits_out() {
         let device = Device::flex();

@@ -1,6 +1,6 @@
-//! Cross-entropy of one right score a row against the scores of shared candidates, on the CPU.
+//! Cross-entropy of one target score per row against the scores of shared candidates, on the CPU.
 //!
-//! As in the full softmax, what is kept of the scores is e^(score − largest), and one factor a row does the rest.
+//! As in the full softmax, the saved scores are e^(score − largest), and one factor per row does the rest.
 
 use burn::backend::flex::FlexTensor;
 use rayon::prelude::*;
@@ -12,7 +12,7 @@ use crate::matrix::{Matrix, product};
 use crate::record::Saved;
 use crate::vector::{largest, replace_and_sum, share, sum, vectorised};
 
-/// The loss of every row, from hidden, right weights and bias, candidate weights and bias, and the place of the
+/// The loss of every row, from hidden, target weights and bias, candidate weights and bias, and the index of the
 /// candidate that each row leaves out (or a negative number).
 pub(crate) fn forward(inputs: [FlexTensor; 5], hits: FlexTensor) -> (FlexTensor, Sampled) {
     let [hidden, right_weights, right_bias, candidate_weights, candidate_bias] = inputs.map(contiguous);
@@ -24,7 +24,7 @@ pub(crate) fn forward(inputs: [FlexTensor; 5], hits: FlexTensor) -> (FlexTensor,
     let hits: Vec<i64> = hits.into_data().iter::<i64>().collect();
     let candidates = Matrix::new(floats(&candidate_weights), size).transposed();
     let mut scores = product(Matrix::new(floats(&hidden), size), candidates);
-    // Of each row: the loss, the factor, and the derivative by the right score.
+    // For each row: the loss, the factor, and the derivative with respect to the target score.
     let mut results = vec![[0.0; 3]; rows];
     let share = share(rows, width + size);
     scores.par_chunks_mut(share * width).zip(results.par_chunks_mut(share)).enumerate().for_each(
@@ -78,7 +78,7 @@ fn score_row(
     )
 }
 
-/// The inputs, what is left of the scores, and the derivative of each loss by its right score.
+/// The inputs, the exponentials, and the derivative of each loss with respect to its target score.
 #[derive(Clone, Debug)]
 pub(crate) struct Sampled {
     hidden: FlexTensor,

@@ -1,8 +1,8 @@
 //! The sampler of a spatial transformer: an affine transform of each image with bilinear interpolation, with a
-//! written backward pass.
+//! hand-written backward pass.
 //!
-//! Burn's grid sampler goes through memory dozens of times to find its gradient; here a point's four neighbours are
-//! looked up once, and its place is computed instead of read.
+//! Burn's grid sampler passes over memory dozens of times to compute its gradient; here a point's four neighbours are
+//! looked up once, and its position is computed instead of read.
 
 use burn::backend::flex::FlexTensor;
 use rayon::prelude::*;
@@ -10,10 +10,10 @@ use rayon::prelude::*;
 use crate::buffer::{Floats, tensor};
 use crate::record::Saved;
 
-/// Numbers of an affine transform, two rows of three.
+/// The number of values in an affine transform, two rows of three.
 const TRANSFORM: usize = 6;
 
-/// Every image as seen through its transform.
+/// Samples every image through its transform.
 pub(crate) fn forward([images, transforms]: [FlexTensor; 2]) -> (FlexTensor, AffineSample) {
     let (images, transforms) = (Floats::new(images), Floats::new(transforms));
     let shape = Shape::new(&images, &transforms);
@@ -88,7 +88,7 @@ impl AffineSample {
                     }
                 });
             }
-            // From pixels to coordinates.
+            // Converts from pixels to coordinates.
             let (across, down) = shape.half_steps();
             result[..3].iter_mut().for_each(|sum| *sum *= across);
             result[3..].iter_mut().for_each(|sum| *sum *= down);
@@ -120,7 +120,7 @@ impl Shape {
         self.height * self.width
     }
 
-    /// A frame of zeros around a plane makes every neighbour of a point that is seen an element.
+    /// The size of a plane with a frame of zeros: with the frame, all neighbours of a visible point exist.
     fn padded(&self) -> usize {
         (self.height + 2) * self.stride()
     }
@@ -143,12 +143,12 @@ impl Shape {
         }
     }
 
-    /// Pixels in one unit of a coordinate.
+    /// Pixels per unit of a coordinate.
     fn half_steps(&self) -> (f32, f32) {
         ((self.width - 1) as f32 / 2.0, (self.height - 1) as f32 / 2.0)
     }
 
-    /// Tells where each pixel looks: `None` for those that see nothing of the image.
+    /// Reports where each pixel looks: `None` for pixels that see nothing of the image.
     #[inline(always)]
     fn sample_points(&self, transform: &[f32], mut tell: impl FnMut(usize, Option<Point>)) {
         let (across, down) = self.half_steps();
@@ -162,7 +162,7 @@ impl Shape {
                 let left = (transform[0] * x + transform[1] * y + transform[2] + 1.0) * across;
                 let top = (transform[3] * x + transform[4] * y + transform[5] + 1.0) * down;
                 let is_seen = left > -1.0 && left < self.width as f32 && top > -1.0 && top < self.height as f32;
-                // Counted from the frame, so that both are above zero and cutting off rounds down.
+                // Relative to the frame, both are above zero, so truncation rounds down.
                 let (left, top) = (left + 1.0, top + 1.0);
                 let point = is_seen.then(|| {
                     let (column, row) = ((left as usize).min(self.width), (top as usize).min(self.height));
@@ -181,15 +181,15 @@ struct Point {
     /// The coordinates of the pixel that looks.
     x: f32,
     y: f32,
-    /// The element above and left of what it looks at.
+    /// The element above and to the left of the point that it looks at.
     corner: usize,
-    /// How far right of and below that.
+    /// The offset of the point from that element.
     right: f32,
     below: f32,
 }
 
 impl Point {
-    /// Top left, top right, bottom left, bottom right.
+    /// The values at the top left, top right, bottom left and bottom right.
     #[inline(always)]
     fn neighbours(&self, padded: &[f32], stride: usize) -> [f32; 4] {
         let (top, bottom) = (&padded[self.corner..self.corner + 2], &padded[self.corner + stride..][..2]);
@@ -203,7 +203,7 @@ impl Point {
         top + self.below * (bottom - top)
     }
 
-    /// How the value changes with a step of a pixel to the right and downwards.
+    /// The change of the value per pixel to the right and downwards.
     #[inline(always)]
     fn slopes(&self, [top_left, top_right, bottom_left, bottom_right]: [f32; 4]) -> (f32, f32) {
         let (top, bottom) = (top_right - top_left, bottom_right - bottom_left);

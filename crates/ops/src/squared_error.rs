@@ -1,4 +1,4 @@
-//! Half the squared error, summed, with its gradient: the difference, which the sum is made of anyway.
+//! Half the squared error, summed. Its gradient is the difference, which is computed for the sum anyway.
 
 use burn::backend::flex::FlexTensor;
 
@@ -6,7 +6,7 @@ use crate::buffer::{contiguous, dimensions, floats, into_floats, tensor};
 use crate::record::Saved;
 use crate::vector::{each_pair, each_piece, sum, vectorised};
 
-/// Values that are summed in single precision.
+/// The number of values summed in single precision; partial sums are added in double precision.
 const CHUNK: usize = 1024;
 
 /// Half the sum of the squared differences. The target is a constant.

@@ -1,10 +1,10 @@
-//! Every fused operation against its composed form, and its gradients against finite differences.
+//! Tests every fused operation against its composed form, and its gradients against finite differences.
 
 use burn::tensor::{Device, FloatDType, Int, Tensor, TensorData, Tolerance};
 
 use crate::*;
 
-/// Values that look random and are the same everywhere.
+/// Pseudorandom values that are the same on every machine.
 fn values<const D: usize>(seed: usize, shape: [usize; D], device: &Device) -> Tensor<D> {
     let count = shape.iter().product();
     let mut state = (seed as u32).wrapping_mul(2_654_435_761).wrapping_add(1);
@@ -20,7 +20,7 @@ fn classes(rows: usize, width: usize, device: &Device) -> Tensor<1, Int> {
     Tensor::from_data(TensorData::new(classes, [rows]), device)
 }
 
-/// Anything whose gradient differs from place to place.
+/// A scalar whose gradient differs from element to element.
 fn scalar<const D: usize>(output: Tensor<D>) -> Tensor<1> {
     let weights = values(99, output.dims(), &output.device().inner());
     (output.clone() * (output * 0.5 + Tensor::from_inner(weights))).sum()
@@ -30,7 +30,7 @@ fn numbers(tensor: Tensor<1>) -> Vec<f32> {
     tensor.into_data().iter::<f32>().collect()
 }
 
-/// An operation of several inputs, each given flat, to be looked at as a number.
+/// An operation on several flat inputs, reduced to a scalar.
 struct Check<'a> {
     shapes: &'a [&'a [usize]],
     fused: &'a dyn Fn(&[Tensor<1>]) -> Tensor<1>,
@@ -52,7 +52,7 @@ impl Check<'_> {
         (output.inner(), each)
     }
 
-    /// Fused and composed agree, forwards and backwards.
+    /// Checks that fused and composed agree, forwards and backwards.
     fn equals_the_composed_form(&self) {
         let tolerance = Tolerance::<f32>::rel_abs(2e-4, 2e-5);
         let (output, gradients) = self.gradients(self.fused);
@@ -63,7 +63,7 @@ impl Check<'_> {
         }
     }
 
-    /// Central differences in single precision are good to about three digits.
+    /// Central differences in single precision are accurate to about three digits.
     fn agrees_with_finite_differences(&self) {
         let device = Device::flex();
         let (_, gradients) = self.gradients(self.fused);
@@ -91,13 +91,14 @@ impl Check<'_> {
     }
 }
 
-/// The inputs of a recurrent layer: small ones, and ones large enough for several threads.
+/// Checks a recurrent layer with small inputs, and with inputs large enough for several threads.
 fn on_both_sizes(check: impl Fn(usize, usize, usize, usize, bool)) {
     check(3, 2, 3, 5, true);
     check(10, 37, 19, 64, false);
 }
 
-/// Weights as a network has them: with larger ones the states are chaotic, and rounding alone grows from step to step.
+/// A scale for weights as in real networks: with larger weights the states are chaotic, and mere rounding grows from
+/// step to step.
 fn scale(hidden: usize) -> f32 {
     1.0 / (hidden as f32).sqrt()
 }
@@ -174,7 +175,7 @@ fn sampled_cross_entropy_equals_the_composed_form() {
                 candidate_weights: inputs[3].clone().reshape([candidates, size]),
                 candidate_bias: inputs[4].clone(),
             };
-            // Every third row's right class is among the candidates.
+            // The target class of every third row is among the candidates.
             let hits: Vec<i64> =
                 (0..rows).map(|row| if row % 3 == 0 { (row % candidates) as i64 } else { -1 }).collect();
             let hits = Tensor::from_data(TensorData::new(hits, [rows]), &inputs[0].device());
@@ -222,7 +223,7 @@ fn gru_over_a_sequence_equals_the_composed_form() {
     });
 }
 
-/// Everything that comes out of the layer counts: the states, the last of them again, and the cell.
+/// All outputs of the layer are checked: the states, the last of them again, and the cell.
 #[test]
 fn lstm_over_a_sequence_equals_the_composed_form() {
     type Layer = fn(Tensor<3>, LstmState, LstmParameters) -> (Tensor<3>, Tensor<2>);
@@ -394,7 +395,7 @@ fn inputs_that_are_views_give_the_same_as_copies() {
     assert_eq!(from_view.into_data(), from_copy.into_data());
 }
 
-/// As do backends other than the CPU's, by the same test.
+/// Backends other than the CPU's take it too, by the same condition.
 #[test]
 fn double_precision_takes_the_composed_form() {
     let device = Device::flex();

@@ -1,12 +1,12 @@
-//! Loops for the processor at hand: its vector instructions, and the threads of the caller's rayon pool.
+//! Loops tuned to the processor: its vector instructions, and the threads of the caller's rayon pool.
 
 use rayon::prelude::*;
 pub(crate) use windlass_core::vector::vectorised;
 
-/// Below so many floats, handing a loop to other threads costs more than it saves.
+/// Below this many floats, handing a loop to other threads costs more than it saves.
 const FEW: usize = 1 << 15;
 
-/// How many of `count` things a thread should take when each costs about as much as `cost` floats.
+/// How many of `count` items a thread should take if each costs about as much as `cost` floats.
 pub(crate) fn share(count: usize, cost: usize) -> usize {
     let most = (count * cost / FEW).max(1);
     count.div_ceil(rayon::current_num_threads().min(most)).max(1)
@@ -28,7 +28,7 @@ pub(crate) fn each_pair(values: &mut [f32], with: &[f32], work: impl Fn(&mut [f3
     }
 }
 
-/// As many partial results as fill the vector registers of a loop.
+/// The number of partial results that fill the vector registers of a loop.
 const LANES: usize = 32;
 
 /// The largest of `values`, or minus infinity.

@@ -1,6 +1,6 @@
-//! Every operation on a GPU backend, where it is composed from Burn's own, against the fused one on the CPU.
+//! Compares every operation on a GPU backend, where it is composed from Burn's own, with the fused one on the CPU.
 //!
-//! Needs the feature `wgpu` and a Vulkan driver, be it one in software: `scripts/gpu-tests` sees to both.
+//! Needs the feature `wgpu` and a Vulkan driver, which may be a software driver: `scripts/gpu-tests` provides both.
 
 use burn::tensor::{Device, DeviceKind, Int, Tensor, TensorData, Tolerance};
 use rand::SeedableRng;
@@ -10,7 +10,7 @@ const BATCH: usize = 3;
 const TIME: usize = 4;
 const SIZE: usize = 5;
 
-/// An operation of inputs of these lengths, each given flat.
+/// An operation on flat inputs of these lengths.
 struct Operation {
     name: &'static str,
     inputs: &'static [usize],
@@ -143,13 +143,13 @@ fn classes(inputs: &[Tensor<1>]) -> Tensor<1, Int> {
     Tensor::from_data(TensorData::new(vec![4i64, 0, 2], [BATCH]), &inputs[0].device())
 }
 
-/// Numbers between −1 and 1 without a pattern.
+/// Pseudorandom numbers between −1 and 1.
 fn numbers(count: usize, seed: usize) -> Vec<f32> {
     let number = |index: usize| ((index * 7919 + seed * 104_729 + index * index * 31) % 2003) as f32 / 1001.5 - 1.0;
     (0..count).map(number).collect()
 }
 
-/// A sum in which every element counts differently.
+/// A weighted sum in which every element has its own weight.
 fn weigh<const D: usize>(output: Tensor<D>) -> Tensor<1> {
     let weights = TensorData::new(numbers(output.shape().num_elements(), 9), output.shape());
     (output.clone() * Tensor::from_data(weights, &output.device())).sum()

@@ -1,5 +1,5 @@
-//! What holds for the numbers of the fused operations: the threads they are computed on change no bit of them, and
-//! gradients that vanish are zero before they are denormal.
+//! Properties of the fused operations' results: they have the same bits on any number of threads, and vanishing
+//! gradients become zero before they become denormal.
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use windlass_ops::{
@@ -7,7 +7,7 @@ use windlass_ops::{
     gru_decoder, linear_cross_entropy, lstm, sigmoid,
 };
 
-/// Values that look random and are the same everywhere, between -0.5 and 0.5.
+/// Pseudorandom values between -0.5 and 0.5 that are the same on every machine.
 fn values<const D: usize>(seed: u32, shape: [usize; D]) -> Tensor<D> {
     let mut state = seed.wrapping_mul(2_654_435_761).wrapping_add(1);
     let next = |_| {
@@ -39,7 +39,7 @@ fn numbers<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
     tensor.into_data().iter::<f32>().collect()
 }
 
-/// On one thread and on several.
+/// Compares the bits of results on one thread and on several.
 fn assert_same_bits_on_any_threads(what: &str, compute: impl Fn() -> Vec<Vec<f32>> + Send + Sync) {
     let on = |threads| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
@@ -66,7 +66,7 @@ fn the_number_of_threads_changes_no_bit_of_an_attention() {
 
 #[test]
 fn the_number_of_threads_changes_no_bit_of_a_wide_softmax() {
-    // By 16 threads a row is left over.
+    // With 16 threads, a row is left over.
     for (rows, size, width) in [(129, 200, 2000), (1000, 600, 40), (96, 700, 60)] {
         assert_same_bits_on_any_threads(&format!("{rows} rows of {width}"), || {
             let (hidden, weight, bias) = (values(1, [rows, size]), values(2, [size, width]), values(3, [width]));
@@ -86,7 +86,7 @@ fn gru_parameters(input: usize, hidden: usize) -> GruParameters {
 
 #[test]
 fn the_number_of_threads_changes_no_bit_of_recurrent_layers() {
-    // By 4 threads a row is left over.
+    // With 4 threads, a row is left over.
     let (time, batch, hidden) = (12, 37, 100);
     assert_same_bits_on_any_threads("gru", || {
         let (input, state, parameters) =
@@ -145,7 +145,7 @@ fn the_number_of_threads_changes_no_bit_of_a_decoder() {
     });
 }
 
-/// How many of a gradient's numbers are neither zero nor denormal. None may be denormal.
+/// The number of a gradient's values that are not zero. Fails if any of them is denormal.
 fn normal<const D: usize>(gradient: Tensor<D>) -> usize {
     let gradient = numbers(gradient);
     let denormal = gradient.iter().filter(|value| value.is_subnormal()).count();
@@ -160,7 +160,7 @@ fn the_gradient_of_a_confident_softmax_is_zero_before_it_is_denormal() {
     let scores = tensor((0..width).map(|score| -(score as f32)).collect(), [1, width]).require_grad();
     let class = Tensor::<1, Int>::from_data(TensorData::from([0i64]), &Device::flex().autodiff());
     let gradients = (cross_entropy(scores.clone(), class) * 0.001).sum().backward();
-    // e^-55 is the last that counts.
+    // e^-55 is the smallest that counts.
     assert_eq!(normal(scores.grad(&gradients).unwrap()), 56);
 }
 
@@ -195,6 +195,6 @@ fn a_gradient_that_vanishes_over_time_is_zero_before_it_is_denormal() {
     };
     let last = lstm(input.clone(), LstmState { hidden: state.clone(), cell: state }, parameters).1;
     let of_lstm = normal(input.grad(&last.hidden.sum().backward()).unwrap());
-    // 0.27^t is below 2^-80 after some 42 steps.
+    // 0.27^t falls below 2^-80 after about 42 steps.
     assert!((30..60).contains(&of_gru) && (30..60).contains(&of_lstm), "{of_gru} and {of_lstm} steps count");
 }

@@ -1,4 +1,4 @@
-//! The operations on pictures, against Burn's own and against finite differences.
+//! Tests of the operations on pictures, against Burn's own and against finite differences.
 
 use burn::tensor::activation::relu;
 use burn::tensor::module::conv2d;
@@ -10,7 +10,7 @@ fn device() -> Device {
     Device::flex().autodiff()
 }
 
-/// Numbers between −1 and 1 without a pattern.
+/// Pseudorandom numbers between −1 and 1.
 fn numbers(count: usize, seed: usize) -> Vec<f32> {
     (0..count)
         .map(|index| ((index * 7919 + seed * 104_729 + index * index * 31) % 2003) as f32 / 1001.5 - 1.0)
@@ -25,7 +25,7 @@ fn random<const D: usize>(shape: [usize; D], seed: usize) -> Tensor<D> {
     tensor(numbers(shape.iter().product(), seed), shape)
 }
 
-/// A sum in which every element counts differently.
+/// A weighted sum in which every element has its own weight.
 fn weigh<const D: usize>(output: Tensor<D>) -> Tensor<1> {
     let weights = numbers(output.shape().num_elements(), 9);
     let weights = Tensor::<D>::from_data(TensorData::new(weights, output.shape()), &output.device());
@@ -40,7 +40,7 @@ fn scalar(value: Tensor<1>) -> f64 {
     value.into_data().iter::<f64>().next().unwrap()
 }
 
-/// Compares a gradient with central differences, which in single precision are good to about three digits.
+/// Compares a gradient with central differences, which are accurate to about three digits in single precision.
 fn assert_is_gradient<const D: usize>(
     values: &[f32],
     shape: [usize; D],
@@ -104,7 +104,7 @@ fn a_convolution_is_the_same_for_any_number_of_threads() {
 #[test]
 fn gradients_of_a_convolution_agree_with_finite_differences() {
     let (shape, weights) = ([2, 2, 5, 5], [3, 2, 3, 3]);
-    // A smooth function of the output would hide the kink of ReLU; a bias above all else avoids it.
+    // The kink of ReLU would spoil the differences; a bias that exceeds everything else avoids it.
     let bias = || tensor(vec![25.0, 25.0, 25.0], [3]);
     let (input, weight) = (random(shape, 1), random(weights, 2));
     let gradients = weigh(convolution_relu(input.clone(), weight.clone(), bias(), 2, 1)).backward();
@@ -127,8 +127,8 @@ fn a_convolution_without_gradients_and_with_what_is_not_a_number() {
     assert_eq!(output[1..], [0.0, 0.0, 0.5]);
 }
 
-/// Some within the image, some partly outside, turned, mirrored, and one that sees nothing. No point of them lies in
-/// the very middle of a pixel, where the gradient jumps and depends on rounding.
+/// Within the image, partly outside, turned, mirrored, and seeing nothing. No sampled point lies exactly at the centre
+/// of a pixel, where the gradient jumps and depends on rounding.
 fn transforms() -> Vec<f32> {
     vec![
         0.7613, 0.0021, 0.0137, 0.0017, 0.7719, 0.0231, //
@@ -138,7 +138,7 @@ fn transforms() -> Vec<f32> {
     ]
 }
 
-/// Places that the sampler looks at, as Burn's grid sampler wants them.
+/// The points that the sampler looks at, in the form that Burn's grid sampler expects.
 fn grid(transforms: Tensor<2>, height: usize, width: usize) -> Tensor<4> {
     let coordinate = |index: usize, size: usize| 2.0 * index as f32 / (size - 1) as f32 - 1.0;
     let places = (0..height).flat_map(|y| (0..width).map(move |x| (x, y)));
@@ -165,8 +165,9 @@ fn the_sampler_and_its_gradients_equal_burns() {
     assert_near(numbers.grad(&ours).unwrap(), numbers2.grad(&theirs).unwrap());
 }
 
-/// What [`weigh`] makes of sampled images, by the definition: every pixel counts with one minus its distance in each
-/// direction, as far as that is above zero. In double precision, so that steps can be too short to meet a kink.
+/// The result of [`weigh`] on sampled images, computed by definition: every pixel has a weight of one minus its
+/// distance in each direction, where that is positive. In double precision, so that steps can be too short to cross a
+/// kink.
 fn weighed_by_definition(shape: [usize; 4], images: &[f64], transforms: &[f64]) -> f64 {
     let [count, channels, height, width] = shape;
     let coordinate = |index: usize, size: usize| 2.0 * index as f64 / (size - 1) as f64 - 1.0;

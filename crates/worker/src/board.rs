@@ -1,5 +1,5 @@
-//! Curves for TensorBoard: those of the run, from its chief, and those of each worker. Written while training, never a
-//! reason for it to stop.
+//! Curves for TensorBoard: the run's, written by its chief, and each worker's own. They are written during training,
+//! and a failure to write them never stops it.
 
 pub mod curves;
 pub(crate) mod hparams;
@@ -19,22 +19,22 @@ use crate::metrics::Metrics;
 use crate::model::PngImage;
 use crate::tally::Tally;
 
-/// Where curves go, and what goes along.
+/// Where curves are written, and what accompanies them.
 #[derive(Debug, Clone, Default)]
 pub struct BoardConfig {
-    /// The directory; `None` for no curves.
+    /// The directory; `None` disables the curves.
     pub directory: Option<PathBuf>,
-    /// What the user wrote, for the Text tab.
+    /// The user's command line, for the Text tab.
     pub command_line: String,
     /// Whether histograms of the parameters are written whenever the network is scored.
     pub histograms: bool,
 }
 
-/// Whose curves they are.
+/// The worker that the curves belong to.
 #[derive(Debug, Clone)]
 pub(crate) struct BoardOwner {
     pub(crate) worker: u32,
-    /// What is told of the run.
+    /// The description of the run.
     pub(crate) description: Description,
     /// Samples in a step of this worker.
     pub(crate) samples_a_step: usize,
@@ -42,17 +42,17 @@ pub(crate) struct BoardOwner {
     pub(crate) samples_an_update: usize,
 }
 
-/// What is known of a step beside what is counted.
+/// Figures of a step that the tally does not hold.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct StepFigures {
     pub(crate) learning_rate: f32,
-    /// If it was measured.
+    /// The gradient norm, if it was measured.
     pub(crate) gradient_norm: Option<f64>,
-    /// How long the step took.
+    /// The duration of the step.
     pub(crate) duration: Duration,
 }
 
-/// What a worker writes.
+/// The curves that a worker writes.
 pub(crate) struct Board {
     config: BoardConfig,
     owner: BoardOwner,
@@ -60,21 +60,21 @@ pub(crate) struct Board {
     points: Points,
     /// The run's curves, while this worker is the chief and after its first point.
     run: Option<RunBoard>,
-    /// This worker's own.
+    /// This worker's own curves.
     own: Option<EventWriter>,
     /// The steps of the last evaluation and of the last pictures that were written.
     scored: Option<u64>,
     drawn: Option<u64>,
 }
 
-/// When curves get a point, and pictures are drawn.
+/// Decides when curves get a point and pictures are drawn.
 struct Points {
     began: Instant,
     pace: Pace,
     images: Pace,
-    /// The last point.
+    /// The tally at the last point.
     last: TallySnapshot,
-    /// Whether the next step gets one.
+    /// Whether the next step gets a point.
     is_next: bool,
 }
 
@@ -91,12 +91,12 @@ impl Points {
     }
 }
 
-/// Where training began, or went on.
+/// Where training began or resumed.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Beginning {
-    /// After this step: later points give way to those that are computed again.
+    /// The step before the first one: later points are replaced by those that are computed again.
     pub(crate) after: u64,
-    /// Whether the evaluation after that very step is made again.
+    /// Whether the evaluation after exactly that step is repeated.
     pub(crate) evaluates_again: bool,
     /// Whether this worker was the chief.
     pub(crate) is_chief: bool,
@@ -131,7 +131,7 @@ impl Board {
         self.is_wanted() && self.points.images.is_due(self.points.began.elapsed())
     }
 
-    /// A step has been done and counted.
+    /// Records a step that has been done and counted.
     pub(crate) fn step(&mut self, tally: &Tally, figures: StepFigures, is_chief: bool) {
         if self.points.is_next {
             self.point(tally, figures, is_chief);
@@ -140,7 +140,8 @@ impl Board {
         self.points.is_next = self.points.pace.is_due(self.points.began.elapsed() + figures.duration);
     }
 
-    /// A point: of this worker's curves, and of the run's if it is the chief, for all steps since the last one.
+    /// Writes a point that covers all steps since the last one: to this worker's curves, and to the run's if it is the
+    /// chief.
     pub(crate) fn point(&mut self, tally: &Tally, figures: StepFigures, is_chief: bool) {
         let now = Instant::now();
         let Some(span) = self.points.last.since(tally, now) else { return };
@@ -153,7 +154,7 @@ impl Board {
             (tag::WAIT_MS, span.wait_ms),
             (tag::DATA_MS, span.data_ms),
         ];
-        // The only worker's own curves would be the run's.
+        // A single worker's own curves would duplicate the run's.
         let is_alone = self.owner.description.workers == Some(1);
         if is_chief {
             let mut curves = vec![
@@ -173,9 +174,9 @@ impl Board {
         }
     }
 
-    /// The network's scores after this step.
+    /// Writes the network's scores after this step.
     pub(crate) fn eval(&mut self, step: u64, metrics: &Metrics) {
-        // At the end of the last epoch there are scores twice, and they are the same.
+        // The end of the last epoch is scored twice, with the same result.
         if self.scored.replace(step) != Some(step) {
             self.write_scores(step, &curves::of_scores(metrics));
         }
@@ -190,7 +191,7 @@ impl Board {
         self.write(step, |board| board.eval(step, &curves));
     }
 
-    /// Pictures of what the network does after this step.
+    /// Writes pictures of the network's results after this step.
     pub(crate) fn images(&mut self, step: u64, images: &[PngImage]) {
         self.points.images.wrote(self.points.began.elapsed());
         if self.drawn.replace(step) == Some(step) {
@@ -211,12 +212,12 @@ impl Board {
         });
     }
 
-    /// The run has ended well.
+    /// Records that the run has ended well.
     pub(crate) fn end(&mut self, step: u64) {
         self.write(step, |board| board.end(step));
     }
 
-    /// Writes to the run's curves, so that it can be seen at once.
+    /// Writes to the run's curves and flushes, so that the points are visible at once.
     fn write(&mut self, step: u64, write: impl FnOnce(&mut RunBoard) -> Result<(), BoardError>) {
         let Some(directory) = &self.config.directory else { return };
         let opened = match (self.run.take(), self.began) {
@@ -228,7 +229,7 @@ impl Board {
             (None, Beginning { after, evaluates_again, is_chief: true }) => {
                 RunBoard::resume(directory, &self.owner.description, after + 1, after + u64::from(!evaluates_again))
             }
-            // The chief before it has died. What it wrote remains.
+            // The previous chief has died. What it wrote remains.
             (None, Beginning { is_chief: false, .. }) => {
                 RunBoard::resume(directory, &self.owner.description, step, step)
             }
@@ -253,7 +254,7 @@ impl Board {
         self.own = self.keep(written);
     }
 
-    /// After a failure, which is told once, there are no more curves.
+    /// Logs a failure once and stops writing curves.
     fn keep<T>(&mut self, written: Result<T, BoardError>) -> Option<T> {
         written
             .inspect_err(|error| {

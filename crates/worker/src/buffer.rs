@@ -1,18 +1,18 @@
-//! The memory of a Burn tensor, on its way between the network and the servers.
+//! The memory of a Burn tensor, shared between the network and the parameter client.
 
 use std::ops::{Deref, DerefMut};
 
 use burn::tensor::{Bytes, DType, Device, Shape, Tensor, TensorData};
 use windlass_wire::client::{self, FloatBuffer};
 
-/// A hold on the parameters that gives and takes the memory of tensors.
+/// A parameter client that sends and fills the memory of tensors.
 pub(crate) type ParameterClient = client::ParameterClient<TensorBuffer>;
-/// Values as it gives them.
+/// Values as that client returns them.
 pub(crate) type Pulled = client::Pulled<TensorBuffer>;
 
-/// The floats of a tensor in the memory that Burn gave it. As a `Vec<f32>` most gradients would be copies: Burn's CPU
-/// backend allocates the results of matrix products as bytes, and memory must be freed with the alignment that it was
-/// allocated with.
+/// The floats of a tensor in the memory that Burn allocated. With `Vec<f32>`, most gradients would be copied: Burn's
+/// CPU backend allocates the results of matrix products as bytes, and memory must be freed with the alignment that it
+/// was allocated with.
 #[derive(Debug, Clone)]
 pub struct TensorBuffer(Bytes);
 
@@ -22,10 +22,10 @@ impl TensorBuffer {
         Self::read(tensor.into_data())
     }
 
-    /// Values as they were read from a device.
+    /// Wraps values that were read from a device.
     pub(crate) fn read(data: TensorData) -> Self {
         let bytes = data.try_cast_as::<f32>().expect("parameters are floats").into_parts().0;
-        // What a driver maps into memory need not begin where a float may.
+        // Memory that a driver maps need not be aligned for floats.
         if bytemuck::try_cast_slice::<u8, f32>(&bytes).is_ok() {
             return Self(bytes);
         }
@@ -33,14 +33,20 @@ impl TensorBuffer {
         floats.collect::<Vec<f32>>().into()
     }
 
-    /// The same values, of which every clone is another view until somebody writes to it.
+    /// Makes the values shareable: every clone is a view of the same memory until one of them is written to.
     pub(crate) fn shared(self) -> Self {
         Self(self.0.shared())
     }
 
-    /// The same as the values of a tensor of this shape, without a copy.
+    /// Returns these values as tensor data of this shape, without a copy.
     pub(crate) fn into_data(self, shape: impl Into<Shape>) -> TensorData {
         TensorData::from_bytes(self.0, shape, DType::F32)
+    }
+
+    /// Returns these values as tensor data of one dimension, without a copy.
+    pub(crate) fn into_flat_data(self) -> TensorData {
+        let length = self.len();
+        self.into_data([length])
     }
 
     /// A tensor with these values, without a copy.
@@ -111,7 +117,7 @@ mod tests {
     #[test]
     fn a_gradient_and_the_values_in_its_place_stay_where_burn_put_them() {
         let device = Device::flex();
-        // Of a matrix product, and as the operations fused here make them.
+        // The results of a matrix product, of Burn's own constructor, and of the fused operations.
         let product = Tensor::<2>::ones([8, 300], &device).matmul(Tensor::ones([300, 70], &device));
         let plain = Tensor::<2>::from_data(TensorData::new(vec![2.0_f32; 560], [8, 70]), &device);
         for tensor in [product, plain] {

@@ -1,4 +1,4 @@
-//! What a worker is told: the run, as the user asked for it, and its own place in the cluster.
+//! A worker's configuration: the run as the user requested it, and the worker's own place in the cluster.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ use crate::batches::order::{Order, OrderConfig, OrderError};
 use crate::board::BoardConfig;
 use crate::replica::ModelInfo;
 
-/// A run, as the user asked for it.
+/// A run as the user requested it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunConfig {
     /// How pushes become updates.
@@ -29,39 +29,39 @@ pub struct RunConfig {
     pub optimizer: Optimizer,
     /// The learning rate at the start.
     pub learning_rate: f32,
-    /// How it changes.
+    /// How the learning rate changes.
     pub schedule: Schedule,
     /// How parameters are spread over the servers.
     pub sharding: Sharding,
-    /// Samples that are computed at a time.
+    /// Samples per batch.
     pub batch_size: usize,
-    /// How many times that makes a step: one gradient is pushed, as of a batch of all of them.
+    /// Batches per step: their gradients are pushed as one, as if of a single batch of all their samples.
     pub accumulate: usize,
-    /// Among how many replicas a worker divides each of them.
+    /// The number of replicas among which a worker divides each batch.
     pub towers: usize,
     /// The largest norm of a worker's gradient; a larger one is scaled down to it.
     pub clip_norm: Option<f32>,
-    /// Global steps, if the run ends by them.
+    /// The limit in global steps, if the run has one.
     pub steps: Option<u64>,
-    /// Epochs a worker, if the run ends by them.
+    /// The limit in epochs per worker, if the run has one.
     pub epochs: Option<u64>,
-    /// The seed of the first values, of the built-in data and of the order of samples.
+    /// The seed of the initial values, the built-in data and the order of samples.
     pub seed: u64,
     /// Whether each epoch has its own order of samples.
     pub shuffle: bool,
-    /// Whether the workers share the data out instead of each reading all of it.
+    /// Whether the workers share the data out instead of each of them reading all of it.
     pub shard_data: bool,
-    /// Sum gradients in the order of workers.
+    /// Whether gradients are summed in the order of workers.
     pub deterministic: bool,
-    /// Divide the learning rate of a push by its staleness.
+    /// Whether the learning rate of a push is divided by its staleness.
     pub staleness_scaling: bool,
     /// Whether the chief scores the network after every epoch, and not only at the end.
     pub evaluate_epochs: bool,
-    /// Steps between two lines of the log.
+    /// Steps between two log lines.
     pub log_every: u64,
-    /// The model's own flags, by name, but for those that concern this process alone.
+    /// The model's own flags by name, except those that concern only this process.
     pub model_flags: BTreeMap<String, ModelFlag>,
-    /// Where the data are read, if they are not built in.
+    /// The data directory, unless the data are built in.
     pub data_dir: Option<String>,
 }
 
@@ -71,7 +71,7 @@ impl RunConfig {
         self.batch_size * self.accumulate
     }
 
-    /// The order in which a worker goes through a model's samples, if they are enough for it.
+    /// Returns the order in which a worker goes through a model's samples, if there are enough of them.
     pub fn order(&self, model: &ModelInfo, worker: WorkerId, workers: Option<u32>) -> Result<Order, OrderError> {
         let order = Order::new(OrderConfig {
             samples: model.samples,
@@ -94,34 +94,34 @@ impl RunConfig {
 /// A worker's place in the cluster.
 #[derive(Clone)]
 pub struct WorkerConfig {
-    /// Which one this is.
+    /// The worker's number.
     pub id: WorkerId,
-    /// How many there are; `None` if that is not known, and whoever comes is welcome.
+    /// The number of workers; `None` if it is not fixed and any worker may join.
     pub workers: Option<u32>,
-    /// How many servers there are; zero for a run in one process.
+    /// The number of servers; zero for a run in one process.
     pub servers: u32,
     /// How the coordinator is reached.
     pub coordinator: Coordinator,
     /// The server in this same process, if there is one.
     pub own_server: Option<(ServerId, Arc<dyn Shard>)>,
-    /// Threads to compute on; `None` to find out.
+    /// Threads to compute on; `None` to choose by trial.
     pub threads: Option<usize>,
     /// How long to wait for peers before giving up.
     pub peer_timeout: Duration,
-    /// What may tell that the run has ended, when ps 0 cannot be reached.
+    /// Records of how the run ended, consulted when ps 0 cannot be reached.
     pub records: Option<Arc<dyn Records>>,
     /// When the run was started.
     pub started: Instant,
-    /// Set by the process when it is told to stop.
+    /// Set when the process is told to stop.
     pub stop: Arc<Interrupt>,
     /// Curves for TensorBoard: the run's, written by the chief, and each worker's own.
     pub board: BoardConfig,
     /// The names of the devices that this worker computes on, one for each replica.
     pub devices: Vec<String>,
-    /// Whether it is told where every parameter is.
+    /// Whether the placement of every parameter is reported.
     pub log_placement: bool,
-    /// Where the loss over time is written, by the chief; `None` for nowhere.
+    /// The file for the loss over time, written by the chief; `None` disables it.
     pub history: Option<PathBuf>,
-    /// How this task is seen from outside.
+    /// The metrics and probes of this task.
     pub instruments: Instruments,
 }

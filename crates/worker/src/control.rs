@@ -1,12 +1,12 @@
-//! A worker's session with the coordinator, and what it decides to do: a thin shell around [`WorkerMachine`]. A listener
-//! on the async runtime hands it what the coordinator says, while the worker's own thread does the work.
+//! A worker's session with the coordinator, and its decisions: a thin shell around [`WorkerMachine`]. A listener on the
+//! async runtime passes it the coordinator's messages, while the worker's own thread does the work.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
-use windlass_core::cluster::Job;
+use windlass_core::cluster::{Job, TaskId};
 use windlass_core::ledger::Incarnation;
 use windlass_core::lifecycle::Outcome;
 use windlass_instruments::{Probes, Sites};
@@ -22,31 +22,33 @@ use windlass_wire::control::worker_machine::{
 use crate::task::WorkerConfig;
 use crate::train::TrainError;
 
-/// Between two looks, while there is nothing to do, at whether the process has been told to stop.
+/// How often an idle worker checks whether the process has been told to stop.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// How long a worker that leaves waits for its goodbye to be heard.
+/// How long a leaving worker waits for its goodbye to be delivered.
 const LEAVE_WITHIN: Duration = Duration::from_secs(2);
 
 /// What a worker brings to the run that it joins.
 pub(crate) struct Joining {
     /// The run as this worker sees it: `RunSpec` as JSON.
     pub(crate) run: String,
-    /// What goes with the values of the trained network.
+    /// Files that are kept with the values of the trained network.
     pub(crate) files: Vec<ModelFile>,
     /// Batches in one pass over its data.
     pub(crate) batches: u64,
     /// Where steps are computed.
     pub(crate) sites: Sites,
+    /// The task as which people see this worker.
+    pub(crate) shown_as: TaskId,
 }
 
-/// A worker's session, listened to in the background, and what there is to do.
+/// A worker's session, whose listener runs in the background, and the work that is due.
 pub(crate) struct Control {
-    /// Until the goodbye.
+    /// Present until the goodbye.
     session: Mutex<Option<(Sender, JoinHandle<()>)>>,
     shared: Arc<Shared>,
 }
 
-/// What the worker's thread and the listener share.
+/// The state that the worker's thread and the listener share.
 struct Shared {
     state: Mutex<State>,
     changed: Condvar,
@@ -57,11 +59,11 @@ struct Shared {
 
 struct State {
     machine: WorkerMachine,
-    /// For the worker's thread to do, to send, and to end with.
+    /// What the worker's thread has to do, to send, and to end with.
     work: Option<(Incarnation, Work)>,
     reports: Vec<task_message::Kind>,
     ended: Option<Outcome>,
-    /// Whether the thread that does the work has been given up.
+    /// Whether the working thread has been given up as hung.
     abandoned: bool,
 }
 
@@ -92,7 +94,7 @@ impl Control {
         usage::report(config.instruments.usage(), progress, tell_sites);
         let session = Session::open(config.coordinator.clone(), hello, progress.clone(), persistence);
         let (sender, session) = session.split();
-        let machine = WorkerMachine::new(config.id);
+        let machine = WorkerMachine::new(config.id, joining.shown_as);
         let shared = Arc::new(Shared {
             state: Mutex::new(State { machine, work: None, reports: Vec::new(), ended: None, abandoned: false }),
             changed: Condvar::new(),
@@ -104,7 +106,7 @@ impl Control {
         Self { session: Mutex::new(Some((sender, listener))), shared }
     }
 
-    /// Waits for work, and as which incarnation to do it; `None` once the worker is to end.
+    /// Waits for work. Returns it with the incarnation to do it as, or `None` once the worker is to end.
     pub(crate) fn next(&self) -> Option<(Incarnation, Work)> {
         loop {
             let mut state = self.shared.lock();
@@ -128,7 +130,7 @@ impl Control {
         }
     }
 
-    /// Says what came of the work. Of work that was given up, nobody wants to know.
+    /// Reports the result of the work. Results of abandoned work are ignored.
     pub(crate) fn completed(&self, result: Result<Achievement, TrainError>) {
         let mut state = self.shared.lock();
         if !state.abandoned {
@@ -136,19 +138,19 @@ impl Control {
         }
     }
 
-    /// Ends in place of the thread that works, which hangs, and says why. `None` if that has just come back. Returns what
-    /// [`Control::close`] does.
+    /// Ends the worker on behalf of its thread, which hangs, and reports why. Returns what [`Control::close`] returns,
+    /// or `None` if the thread has just come back.
     pub(crate) fn abandon(&self, why: &TrainError, runtime: &tokio::runtime::Handle) -> Option<(Outcome, bool)> {
         let mut state = self.shared.lock();
         if !state.machine.is_working() {
             return None;
         }
-        // Together: should it come back in between, what it says would be taken for the answer to something else.
+        // Under one lock: a result that arrived in between would be mistaken for the answer to other work.
         state.abandoned = true;
         self.shared.handle_locked(&mut state, WorkerEvent::Completed(Err(setback(why))));
         drop(state);
         while self.next().is_some() {
-            // It was let in again meanwhile, and cannot do this either.
+            // The worker has been readmitted meanwhile, but cannot do this work either.
             self.shared.handle(WorkerEvent::Completed(Err(setback(why))));
         }
         Some(self.close(runtime))
@@ -158,14 +160,14 @@ impl Control {
         self.shared.lock().machine.is_chief()
     }
 
-    /// Says goodbye, unless the run is over, and waits for a moment until it has been heard. Returns how the worker has
-    /// ended, once there is no more work, and whether it was ever let in.
+    /// Says goodbye, unless the run is over, and waits briefly until it has been delivered. Must be called once there
+    /// is no more work. Returns how the worker has ended, and whether it was ever admitted.
     pub(crate) fn close(&self, runtime: &tokio::runtime::Handle) -> (Outcome, bool) {
         let (was_let_in, ended) = {
             let state = self.shared.lock();
             (state.machine.incarnation().is_some(), state.ended.clone())
         };
-        // Without a sender the session ends.
+        // Dropping the sender ends the session.
         let listener = self.session().take().map(|(_, listener)| listener);
         if let Some(listener) = listener.filter(|_| was_let_in) {
             let _ = runtime.block_on(async { tokio::time::timeout(LEAVE_WITHIN, listener).await });
@@ -179,12 +181,12 @@ impl Control {
 }
 
 impl Shared {
-    /// Lets the machine decide, and does what it says, or leaves that to the worker's thread.
+    /// Passes an event to the machine and carries out its effects, or leaves them to the worker's thread.
     fn handle(&self, event: WorkerEvent) {
         self.handle_locked(&mut self.lock(), event);
     }
 
-    /// As [`Shared::handle`], for whoever has looked at the state first.
+    /// Like [`Shared::handle`], for callers that already hold the lock.
     fn handle_locked(&self, state: &mut State, event: WorkerEvent) {
         for effect in state.machine.handle(event, self.began.elapsed()) {
             match effect {

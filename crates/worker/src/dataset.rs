@@ -1,4 +1,4 @@
-//! From a Burn data set and batcher to the samples and batches of a model.
+//! Adapts a Burn data set and batcher to the samples and batches of a model.
 
 use std::error::Error;
 
@@ -7,8 +7,8 @@ use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataset::Dataset;
 use burn::tensor::Device;
 
-/// Makes batches of type `O` of a data set's items: a [`crate::model::Model`] keeps one, and answers
-/// `samples` and `batch` with its.
+/// Makes batches of type `O` from the items of a data set. A [`crate::model::Model`] keeps one and forwards its
+/// `samples` and `batch` to it.
 pub struct DatasetBatches<O> {
     samples: usize,
     make: Box<Make<O>>,
@@ -17,7 +17,7 @@ pub struct DatasetBatches<O> {
 type Make<O> = dyn Fn(&[usize], &Device) -> anyhow::Result<O> + Send + Sync;
 
 impl<O> DatasetBatches<O> {
-    /// Of this data set, as this batcher puts its items together. Items are read when their batch is made.
+    /// Batches of this data set, put together by this batcher. Items are read when their batch is made.
     pub fn new<I, E>(dataset: impl Dataset<I, E> + 'static, batcher: impl Batcher<I, O> + 'static) -> Self
     where
         E: Error + Send + Sync + 'static,
@@ -30,12 +30,12 @@ impl<O> DatasetBatches<O> {
         Self { samples, make: Box::new(make) }
     }
 
-    /// How many items there are.
+    /// The number of items.
     pub fn samples(&self) -> usize {
         self.samples
     }
 
-    /// A batch of these items.
+    /// Makes a batch of these items.
     pub fn batch(&self, samples: &[usize], device: &Device) -> anyhow::Result<O> {
         (self.make)(samples, device)
     }
@@ -47,7 +47,7 @@ mod tests {
 
     use super::*;
 
-    /// Numbers, of which one cannot be read.
+    /// A data set of numbers, one of which cannot be read.
     struct Numbers;
 
     impl Dataset<f32, std::io::Error> for Numbers {

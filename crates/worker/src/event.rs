@@ -1,5 +1,5 @@
-//! What happens in a run, as its watchers see it: the lines of the log, the bars of the launcher, the JSON of
-//! `--format json` are all made from these.
+//! The events of a run as its observers see them. The lines of the log, the launcher's progress bars and the JSON of
+//! `--format json` are all made from them.
 
 use std::path::PathBuf;
 
@@ -9,46 +9,46 @@ use windlass_core::learning::Finding;
 use crate::metrics::{MetricKind, Metrics};
 use crate::summary::Summary;
 
-/// What is logged with this target is of interest to whoever started the run, and shown to them.
+/// The log target of messages that are shown to the user who started the run.
 pub const NOTICE: &str = "windlass_worker::notice";
 
-/// Something that happened.
+/// An event of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
     /// A worker is about to train.
     Started(Started),
-    /// Where a worker computes, and where the parameters are, if that is to be told.
+    /// Where a worker computes, and where the parameters are, if placement is reported.
     Placed(Placed),
-    /// A worker has done a step. Not every step is told; see `--log-every`.
+    /// A worker has done a step. Not every step is reported; see `--log-every`.
     Step(Step),
-    /// Where a worker is, a few times a second, for whoever watches a terminal. It is in no log.
+    /// A worker's progress, a few times a second, for terminals. It is not logged.
     Progress(Step),
     /// A worker reports on its last steps and on held-out data, for models that ask for it.
     Report(Report),
-    /// The run does not learn, or no longer: told by the chief, once for each kind of trouble.
+    /// The run does not learn, or has stopped learning. Reported by the chief, once for each kind of problem.
     Warning(Warning),
-    /// A worker has been through the data once; the chief has scored the network.
+    /// A worker has finished an epoch; if it is the chief, it may have scored the network.
     Epoch(Epoch),
     /// A worker has done its share.
     Finished(Finished),
-    /// A task was told to stop by a signal, and has left. Without a worker, the others go on.
+    /// A task was stopped by a signal and has left. If it was a worker, the others continue without it.
     Stopped(Stopped),
-    /// The run is over; told by the chief.
+    /// The run is over; reported by the chief.
     Summary(Box<Summary>),
     /// The run had ended before it was started again: nothing was trained or written.
     AlreadyFinished {
-        /// What it has had, where it is, and how it goes on.
+        /// What the run has completed, where it is, and how to continue it.
         reason: String,
     },
-    /// What the log of a launched task says that its user should hear at once, such as a checkpoint that failed.
+    /// A log message of a launched task that its user should see at once, such as a failed checkpoint.
     Notice {
-        /// In words.
+        /// The message.
         text: String,
     },
-    /// The summary, or something that the model made of the trained network, has been written to a file.
+    /// A file has been written: the summary, or something that the model made from the trained network.
     Wrote {
-        /// Where.
+        /// The path of the file.
         path: PathBuf,
     },
 }
@@ -60,29 +60,30 @@ pub struct Started {
     pub worker: u32,
     /// Whether it is the chief.
     pub chief: bool,
-    /// Steps an epoch.
+    /// Steps per epoch.
     pub batches: usize,
-    /// Samples a step.
+    /// Samples per step.
     pub batch_size: usize,
-    /// Batches a step, one after the other.
+    /// Batches per step, computed one after the other.
     #[serde(default = "one")]
     pub accumulate: usize,
-    /// Replicas that each of them is divided among.
+    /// Replicas that each batch is divided among.
     #[serde(default = "one")]
     pub towers: usize,
     /// Samples that each epoch leaves out, because they do not fill a step.
     #[serde(default)]
     pub left_out: usize,
-    /// The global step of the checkpoint that it goes on from, or that the others have come to; 0 at the beginning.
+    /// The global step that the worker continues from: that of the checkpoint, or that of the workers already training;
+    /// 0 at the beginning.
     #[serde(default)]
     pub from: u64,
     /// The last global step, if the run ends by steps.
     pub steps: Option<u64>,
     /// The last epoch, if the run ends by epochs.
     pub epochs: Option<u64>,
-    /// Threads it computes on.
+    /// The number of threads that it computes on.
     pub threads: usize,
-    /// How it reaches each server.
+    /// The transport to each server.
     pub transports: Vec<String>,
 }
 
@@ -95,41 +96,41 @@ fn one() -> usize {
 pub struct Placed {
     /// The worker.
     pub worker: u32,
-    /// The devices that it computes on, each with a replica of the whole network or with some of its stages.
+    /// The devices that the worker computes on, each with a replica of the whole network or with some of its stages.
     pub devices: Vec<String>,
-    /// The stages of a network that is divided; told by the chief alone.
+    /// The stages of a divided network; reported by the chief only.
     #[serde(default)]
     pub stages: Vec<PlacedStage>,
-    /// Every parameter; told by the chief alone.
+    /// Every parameter; reported by the chief only.
     pub parameters: Vec<PlacedParameter>,
 }
 
 /// Where a stage is computed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlacedStage {
-    /// Its name.
+    /// The name of the stage.
     pub name: String,
-    /// The device, or several with `+` between them.
+    /// The device, or several joined by `+`.
     pub device: String,
-    /// The paths of its parameters in the network.
+    /// The paths of the stage's parameters in the network.
     pub parameters: Vec<String>,
 }
 
 /// Where a parameter is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlacedParameter {
-    /// Its path in the network.
+    /// The path of the parameter in the network.
     pub name: String,
-    /// Its shape.
+    /// The shape of the parameter.
     pub shape: Vec<usize>,
-    /// The servers that hold a part of it, by their numbers.
+    /// The numbers of the servers that hold a part of the parameter.
     pub servers: Vec<u32>,
 }
 
 /// See [`Event::Step`] and [`Event::Progress`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Step {
-    /// Seconds since the epoch of Unix.
+    /// Unix time in seconds.
     pub time: f64,
     /// The worker.
     pub worker: u32,
@@ -137,15 +138,15 @@ pub struct Step {
     pub local_step: u64,
     /// All workers' updates so far.
     pub global_step: u64,
-    /// The epoch, from one.
+    /// The epoch, counted from 1.
     pub epoch: u64,
-    /// The batch in the epoch, from one.
+    /// The batch within the epoch, counted from 1.
     pub batch: usize,
-    /// Batches an epoch.
+    /// Batches per epoch.
     pub batches: usize,
-    /// The loss of this step's batch, per sample; `null` in JSON if it is no number.
+    /// The loss of this step's batch, per sample; `null` in JSON if it is not finite.
     pub loss: Option<f32>,
-    /// The mean time of a step since the last such event, in milliseconds.
+    /// The mean step time since the last such event, in milliseconds.
     pub step_ms: f64,
 }
 
@@ -160,19 +161,19 @@ pub struct Report {
     pub global_step: u64,
     /// The learning rate that all workers share.
     pub learning_rate: f32,
-    /// The mean time of this process's steps since the last report, in milliseconds, if it has made any.
+    /// The mean step time of this process since the last report, in milliseconds, if it has made any steps.
     pub step_ms: Option<f64>,
-    /// Samples a second of this worker in that time.
+    /// This worker's samples per second in that time.
     pub samples_per_second: Option<f64>,
     /// The mean loss since the last report.
     pub loss: f64,
-    /// What a mean loss is shown as, such as a perplexity: its name…
+    /// The name of the score that a mean loss is shown as, such as a perplexity…
     pub score: String,
     /// …and its kind.
     pub kind: MetricKind,
     /// The scores of the held-out data.
     pub held_out: Vec<HeldOut>,
-    /// What the numbers say is going wrong, and what can be done.
+    /// What the numbers suggest is going wrong, and what to do about it.
     pub warning: Option<String>,
 }
 
@@ -195,9 +196,9 @@ pub struct Warning {
     /// What is wrong; losses are per sample.
     #[serde(flatten)]
     pub finding: Finding,
-    /// How many updates there were, on average, between reading parameters and pushing their gradient.
+    /// The average number of updates between reading parameters and pushing their gradient.
     pub mean_staleness: f64,
-    /// The same in words.
+    /// The finding in words.
     pub message: String,
     /// What to try.
     pub hint: String,
@@ -206,9 +207,9 @@ pub struct Warning {
 /// A part of the held-out data.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct HeldOut {
-    /// Its name.
+    /// The name of the part.
     pub name: String,
-    /// The loss of a batch of it; nothing if it is empty.
+    /// The loss of a batch of this part; `None` if the part is empty.
     pub loss: Option<f64>,
 }
 
@@ -217,7 +218,7 @@ pub struct HeldOut {
 pub struct Epoch {
     /// The worker.
     pub worker: u32,
-    /// The epoch that has ended, from one.
+    /// The epoch that has ended, counted from 1.
     pub epoch: u64,
     /// All workers' updates so far.
     pub global_step: u64,
@@ -226,7 +227,7 @@ pub struct Epoch {
     /// Scores, from the chief.
     #[serde(flatten)]
     pub metrics: Option<Metrics>,
-    /// How long the epoch took.
+    /// The duration of the epoch.
     pub seconds: f64,
 }
 
@@ -235,21 +236,21 @@ pub struct Epoch {
 pub struct Finished {
     /// The worker.
     pub worker: u32,
-    /// Its steps, those before the checkpoint that the run began from included.
+    /// The worker's steps, including those before the checkpoint that the run began from.
     pub steps: u64,
-    /// Its steps without those.
+    /// The worker's steps, excluding those.
     #[serde(default)]
     pub steps_this_run: u64,
     /// All workers' updates so far.
     pub global_step: u64,
-    /// How long it trained.
+    /// The training time.
     pub seconds: f64,
 }
 
 /// See [`Event::Stopped`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stopped {
-    /// When, in seconds since the epoch of Unix.
+    /// Unix time in seconds.
     pub time: u64,
     /// The task, such as `worker 1`.
     pub task: String,
@@ -257,5 +258,5 @@ pub struct Stopped {
     pub signal: String,
 }
 
-/// Told of everything that happens.
+/// Called with every event.
 pub type Watcher = Box<dyn FnMut(&Event) + Send>;

@@ -1,18 +1,18 @@
-//! The gradient of a step as one vector over all parameters, dense or by rows: its norm, and whether it may be pushed.
+//! The gradient of a step as one vector over all parameters, dense or by row: its norm, and whether it may be pushed.
 
 use windlass_core::vector::vectorised;
 
 use crate::buffer::TensorBuffer;
 
-/// How many sums are kept side by side, so that the compiler adds them with vector instructions.
+/// The number of partial sums, so that the compiler adds them with vector instructions.
 const LANES: usize = 8;
 
-/// Its norm. In double precision it cannot overflow: it is finite if and only if every number is.
+/// Returns the norm. In double precision it cannot overflow: it is finite if and only if every value is.
 pub(crate) fn norm(gradients: &[TensorBuffer]) -> f64 {
     gradients.iter().map(|values| sum_of_squares(values)).sum::<f64>().sqrt()
 }
 
-/// Scales the gradient, which has this norm, down to `largest` if its norm is larger. Its direction stays the same.
+/// Scales a gradient with this norm down to `largest` if the norm exceeds it. The direction stays the same.
 pub(crate) fn clip(gradients: &mut [TensorBuffer], norm: f64, largest: f32) {
     if norm > f64::from(largest) {
         // In single precision, the norm of a finite gradient may be infinite, and the scale zero.
@@ -22,18 +22,18 @@ pub(crate) fn clip(gradients: &mut [TensorBuffer], norm: f64, largest: f32) {
     }
 }
 
-/// The first number that is infinite or NaN, and the parameter it belongs to.
+/// Returns the first value that is infinite or NaN, and the index of its parameter.
 pub(crate) fn not_finite(gradients: &[TensorBuffer]) -> Option<(usize, f32)> {
     gradients.iter().enumerate().find_map(|(parameter, values)| Some((parameter, first_not_finite(values)?)))
 }
 
-/// The first of some numbers that is infinite or NaN.
+/// Returns the first value that is infinite or NaN.
 pub(crate) fn first_not_finite(values: &[f32]) -> Option<f32> {
     // The search cannot be vectorised, so it runs only if there is something to find.
     if all_finite(values) { None } else { values.iter().copied().find(|value| !value.is_finite()) }
 }
 
-/// Without an early return, which would keep the loop from being vectorised.
+/// Has no early return, which would keep the loop from being vectorised.
 fn all_finite(values: &[f32]) -> bool {
     vectorised(
         #[inline(always)]

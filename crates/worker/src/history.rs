@@ -1,7 +1,8 @@
-//! `RUN_DIR/history.jsonl`: the loss and the scores of a run over time, written by its chief. Never a reason to stop.
+//! `RUN_DIR/history.jsonl`: the loss and the scores of a run over time, written by its chief. A failure to write never
+//! stops the run.
 //!
-//! A line is written after the first step, then many times a second, and the longer the run the more rarely, so that a
-//! run of any length leaves a file of some thousand lines. A resumed run adds to it.
+//! A line is written after the first step, then many times a second, and less and less often as the run grows longer,
+//! so that a run of any length leaves a few thousand lines. A resumed run appends to the file.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -13,18 +14,18 @@ use tracing::warn;
 
 use crate::metrics::Metrics;
 
-/// Between two lines after the first step, when the loss falls fastest.
+/// The interval between lines right after the first step, when the loss falls fastest.
 const SHORTEST: Duration = Duration::from_millis(20);
-/// Between two lines after some seconds, until the run is a long one.
+/// The interval between lines after some seconds, until the run is a long one.
 const USUAL: Duration = Duration::from_millis(200);
-/// Which part of the time so far passes between two lines: before that, and after.
+/// The divisor of the elapsed time that gives the interval between lines: up to that point, and in long runs.
 const EARLY: u32 = 25;
 const LATE: u32 = 400;
 
-/// Where the history of a run goes.
+/// Where the history of a run is written.
 #[derive(Debug, Clone)]
 pub struct HistoryConfig {
-    /// The file; `None` for none.
+    /// The file; `None` disables the history.
     pub file: Option<PathBuf>,
     /// When the run was started.
     pub started: Instant,
@@ -33,7 +34,7 @@ pub struct HistoryConfig {
 /// A line of the file.
 #[derive(Debug, Serialize)]
 struct Line<'a> {
-    /// Seconds since 1970.
+    /// Unix time in seconds.
     time: f64,
     /// Seconds since the start of the run, or since it was resumed.
     seconds: f64,
@@ -41,7 +42,7 @@ struct Line<'a> {
     step: u64,
     /// Samples so far, over all workers.
     samples: u64,
-    /// The mean loss of the chief's steps since the line before, per sample; `null` if it is not finite.
+    /// The mean loss of the chief's steps since the previous line, per sample; `null` if it is not finite.
     #[serde(skip_serializing_if = "Option::is_none")]
     loss: Option<f64>,
     #[serde(flatten)]
@@ -75,12 +76,12 @@ impl History {
         }
     }
 
-    /// Training begins, or continues after a rollback: the next step is told at once.
+    /// Called when training begins, or continues after a rollback: the next step is written at once.
     pub(crate) fn begin(&mut self) {
         (self.due, self.losses, self.steps) = (self.config.started, 0.0, 0);
     }
 
-    /// A step of the chief's.
+    /// Counts a step of the chief, and writes a line if one is due.
     pub(crate) fn step(&mut self, global_step: u64, loss: f32, now: Instant) {
         self.losses += f64::from(loss);
         self.steps += 1;
@@ -94,12 +95,12 @@ impl History {
         self.write(global_step, Some(mean), None);
     }
 
-    /// The network was scored.
+    /// Writes the scores of the network.
     pub(crate) fn scores(&mut self, global_step: u64, metrics: &Metrics) {
         self.write(global_step, None, Some(metrics));
     }
 
-    /// After a failure that is told once, there are no more lines.
+    /// Writes a line. Logs a failure once and stops writing.
     fn write(&mut self, step: u64, loss: Option<f64>, scores: Option<&Metrics>) {
         let Some(path) = &self.config.file else { return };
         let line = Line {

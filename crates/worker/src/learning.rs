@@ -1,4 +1,5 @@
-//! Whether the run learns, as one worker sees it by its own losses. It notices and words; the loop tells.
+//! Whether the run learns, judging by the losses of one worker. This module detects problems and words the warnings;
+//! the loop reports them.
 
 use windlass_core::learning::Learning;
 use windlass_core::learning::advice::{Situation, advise, describe};
@@ -14,31 +15,31 @@ pub(crate) struct LearningWatch {
     chance: Option<f64>,
 }
 
-/// A step, as far as it concerns the watch.
+/// The figures of a step that the watch needs.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Observed {
-    /// The global step after it.
+    /// The global step after this step.
     pub(crate) step: u64,
-    /// Its loss, per sample.
+    /// The loss of this step, per sample.
     pub(crate) loss: f32,
     /// How many updates old its gradient was.
     pub(crate) staleness: u64,
-    /// The learning rate of now.
+    /// The current learning rate.
     pub(crate) learning_rate: f32,
 }
 
 impl LearningWatch {
-    /// Of a worker whose model gives a guess this loss, if it knows it.
+    /// Watches a worker whose model has this loss by guessing, if it is known.
     pub(crate) fn new(worker: u32, situation: Situation, chance: Option<f64>) -> Self {
         Self { worker, situation, learning: Learning::new(chance, 0), chance }
     }
 
-    /// Training begins, or goes on, after this step. What was noticed before was noticed of other parameters.
+    /// Restarts after this step, where training begins or resumes. Earlier findings concerned other parameters.
     pub(crate) fn begin_after(&mut self, step: u64) {
         self.learning = Learning::new(self.chance, step);
     }
 
-    /// Notes a step; what is wrong, the first time that it is noticed.
+    /// Records a step. Returns a warning the first time that a problem is noticed.
     pub(crate) fn observe(&mut self, observed: Observed) -> Option<Warning> {
         let finding = self.learning.observe(observed.step, f64::from(observed.loss), observed.staleness);
         self.situation.learning_rate = observed.learning_rate;
@@ -46,7 +47,7 @@ impl LearningWatch {
         finding.map(|finding| self.warning(finding))
     }
 
-    /// What is wrong as of the last step.
+    /// Returns what is wrong as of the last step.
     pub(crate) fn last_warning(&self) -> Option<Warning> {
         self.learning.finding().map(|finding| self.warning(finding))
     }

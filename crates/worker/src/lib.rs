@@ -1,6 +1,7 @@
-//! A worker task: the training loop, the Burn adapter, and the trait by which models plug in.
+//! A worker task: the training loop, the Burn adapter, and the trait that models implement.
 //!
-//! Start reading at [`train`], the loop; [`task`] is the life around it, [`model`] what a user implements.
+//! Start reading at [`train`], the loop; [`task`] is the life cycle around it, [`model`] the trait that a user
+//! implements.
 
 pub mod batches;
 pub mod board;
@@ -14,6 +15,7 @@ mod gradient;
 pub mod history;
 pub mod joined;
 mod learning;
+mod memory;
 pub mod metrics;
 pub mod model;
 pub mod randomness;

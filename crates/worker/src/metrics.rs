@@ -1,4 +1,4 @@
-//! The scores of a network: each has a name and a kind, so that nobody has to guess from a name how to show it.
+//! The scores of a network. Each has a name and a kind, so that nobody has to guess from the name how to show it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,18 +6,18 @@ use std::fmt;
 use burn::tensor::{Int, Tensor};
 use serde::{Deserialize, Serialize};
 
-/// The fraction of rows whose highest score is that of their class.
+/// Returns the fraction of rows whose highest score is that of their class.
 pub fn accuracy(scores: Tensor<2>, classes: Tensor<1, Int>) -> f64 {
     let rows = scores.dims()[0].max(1) as f64;
     let right = scores.argmax(1).squeeze_dim::<1>(1).equal(classes).int().sum();
     right.into_data().iter::<f64>().sum::<f64>() / rows
 }
 
-/// What a score is.
+/// The kind of a score.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MetricKind {
-    /// A part of a whole, from 0 to 1, such as an accuracy; shown as a percentage.
+    /// A fraction from 0 to 1, such as an accuracy; shown as a percentage.
     Fraction,
     /// A mean loss.
     Loss,
@@ -29,7 +29,7 @@ pub enum MetricKind {
 }
 
 impl MetricKind {
-    /// The score that a mean loss makes.
+    /// Returns the score that a mean loss is shown as.
     pub fn of_loss(self, loss: f64) -> f64 {
         if self == Self::Perplexity { loss.exp() } else { loss }
     }
@@ -38,15 +38,15 @@ impl MetricKind {
 /// A score.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Metric {
-    /// Its name, in lower case with underscores.
+    /// The name, in lower case with underscores.
     pub name: String,
-    /// What it is.
+    /// The kind.
     pub kind: MetricKind,
-    /// How high it is.
+    /// The value.
     pub value: f64,
 }
 
-/// As users read it: `test accuracy 97.51%`.
+/// The form that users read: `test accuracy 97.51%`.
 impl fmt::Display for Metric {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = self.name.replace('_', " ");
@@ -65,18 +65,19 @@ impl fmt::Display for Metric {
 pub struct Metrics(Vec<Metric>);
 
 impl Metrics {
-    /// No scores yet.
+    /// Makes an empty list of scores.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a part of a whole, such as an accuracy.
+    /// Adds a fraction, such as an accuracy.
     #[must_use]
     pub fn fraction(self, name: &str, value: f64) -> Self {
         self.with(name, MetricKind::Fraction, value)
     }
 
-    /// Adds a mean loss. The first is taken to be of the kind that is trained: TensorBoard shows both in one chart.
+    /// Adds a mean loss. The first is assumed to be comparable with the training loss: TensorBoard shows both in one
+    /// chart.
     #[must_use]
     pub fn loss(self, name: &str, value: f64) -> Self {
         self.with(name, MetricKind::Loss, value)
@@ -101,18 +102,18 @@ impl Metrics {
         self
     }
 
-    /// A score by its name.
+    /// Returns the value of a score by its name.
     pub fn get(&self, name: &str) -> Option<f64> {
         self.0.iter().find(|metric| metric.name == name).map(|metric| metric.value)
     }
 
-    /// All scores, in order.
+    /// Iterates over all scores in order.
     pub fn iter(&self) -> impl Iterator<Item = &Metric> {
         self.0.iter()
     }
 }
 
-/// As users read them, separated by commas.
+/// The form that users read, separated by commas.
 impl fmt::Display for Metrics {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let texts: Vec<String> = self.iter().map(ToString::to_string).collect();
@@ -120,7 +121,7 @@ impl fmt::Display for Metrics {
     }
 }
 
-/// How scores are written.
+/// The serialised form of scores.
 #[derive(Serialize, Deserialize)]
 struct Maps {
     metrics: Values,
@@ -146,7 +147,7 @@ impl From<Maps> for Metrics {
     }
 }
 
-/// A map that keeps its order. What is not a number is `null` in JSON.
+/// A map that keeps its order. A value that is not finite is `null` in JSON.
 struct Values(Vec<(String, f64)>);
 
 impl Serialize for Values {

@@ -1,9 +1,9 @@
-//! Burn's random numbers: those of its `Dropout`, of `Tensor::random`, and of a network's first values.
+//! Burn's random numbers: those of its `Dropout`, of `Tensor::random`, and of a network's initial values.
 //!
-//! Burn has one generator for the whole process, which goes on from wherever the last draw left it. So it is seeded
-//! anew for everything that draws: what a step draws follows from the run's seed, the worker and where its batch is in
-//! the data, and is the same again after a restart. Nobody else in the process draws meanwhile. Batches are made on
-//! another thread while a step is computed, so they draw from a generator of their own, with a seed from here.
+//! Burn has one generator for the whole process, which continues from wherever the last draw left it. It is therefore
+//! reseeded for everything that draws: what a step draws depends only on the run's seed, the worker and the position of
+//! its batch in the data, and is the same again after a restart. Nothing else in the process draws meanwhile. Batches
+//! are made on another thread while a step is computed, so they draw from their own generator, seeded from here.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -14,7 +14,7 @@ use crate::batches::order::DataPosition;
 
 static GENERATOR: Mutex<()> = Mutex::new(());
 
-/// What numbers are drawn for. Each purpose has numbers of its own.
+/// What numbers are drawn for. Each purpose has its own sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// Putting a batch together.
@@ -25,19 +25,19 @@ pub(crate) enum Purpose {
     Score,
 }
 
-/// Whose batch is drawn for.
+/// The batch that numbers are drawn for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Draw {
     /// The worker.
     pub worker: u32,
-    /// Where its batch is in the data.
+    /// The position of its batch in the data.
     pub position: DataPosition,
-    /// The number of the first part that is drawn for, of those that the batch is computed in.
+    /// The number of the first of the parts in which the batch is computed.
     pub first_part: usize,
 }
 
 impl Draw {
-    /// The seed of what a part of this batch draws for a purpose, in a run of this seed.
+    /// The seed for a purpose in one part of this batch, in a run with this seed.
     pub(crate) fn seed(self, run: u64, purpose: Purpose, part: usize) -> u64 {
         let DataPosition { epoch, batch } = self.position;
         let words = [u64::from(self.worker), epoch, batch as u64, purpose as u64];
@@ -47,19 +47,19 @@ impl Draw {
     }
 }
 
-/// The seed of what is drawn, in a run of this seed, for what is no step of a worker: scoring, by its number.
+/// The seed for scoring, which belongs to no worker's step, by its number in a run with this seed.
 pub(crate) fn scoring_seed(run: u64, number: u64) -> u64 {
     mix(mix(mix(run) ^ number) ^ Purpose::Score as u64)
 }
 
-/// Does something that may draw random numbers, from this seed on.
+/// Runs `work`, which may draw random numbers, with this seed.
 pub(crate) fn seeded<T>(device: &Device, seed: u64, work: impl FnOnce() -> T) -> T {
     let _alone = GENERATOR.lock().unwrap_or_else(PoisonError::into_inner);
     device.seed(seed);
     work()
 }
 
-/// The same, and whether any numbers were drawn.
+/// Like [`seeded`], and also returns whether any numbers were drawn.
 pub(crate) fn watched<T>(device: &Device, seed: u64, work: impl FnOnce() -> T) -> (T, bool) {
     let next = || {
         let numbers = Tensor::<1>::random([4], Distribution::Default, &device.clone().inner());

@@ -1,5 +1,6 @@
-//! Reports on training between epochs: how the last steps went, how held-out data fares, and what follows for the
-//! learning rate. It counts and measures; the loop scores what is held out, and the model's policy judges.
+//! Reports on training between epochs: how the last steps went, how the network does on held-out data, and what follows
+//! for the learning rate. This module counts and measures; the loop scores the held-out data, and the model's policy
+//! judges.
 
 use std::time::Instant;
 
@@ -11,32 +12,32 @@ use windlass_wire::stream::frame::NOTE_BYTES;
 use crate::event::{HeldOut, Report};
 use crate::metrics::MetricKind;
 
-/// How a model's training is reported on.
+/// How a model's training is reported.
 pub struct Reports {
-    /// A worker's steps from report to report.
+    /// The number of a worker's steps between reports.
     pub every: u64,
-    /// What a mean loss is shown as: the name of the score…
+    /// The name of the score that a mean loss is shown as…
     pub score: &'static str,
     /// …and its kind.
     pub kind: MetricKind,
-    /// What follows from a report.
+    /// Decides what follows from a report.
     pub policy: Box<dyn ReportPolicy>,
 }
 
-/// Judges by a worker's reports how training goes.
+/// Judges training by a worker's reports.
 pub trait ReportPolicy: Send {
-    /// What follows from this report.
+    /// Decides what follows from this report.
     fn judge(&mut self, figures: Figures) -> Verdict;
 
-    /// What it remembers, as JSON: it travels with every push, so that whoever continues from a checkpoint judges as if
-    /// there had been no break. At most some 4,000 bytes: more would end the run.
+    /// The policy's state as JSON. It travels with every push, so that a run continued from a checkpoint judges as if
+    /// there had been no break. At most about 4,000 bytes: more ends the run.
     fn memory(&self) -> serde_json::Value;
 
-    /// Goes on from what was remembered; `None` if nothing was.
+    /// Restores the state; `None` starts afresh.
     fn recall(&mut self, memory: Option<&serde_json::Value>) -> Result<(), serde_json::Error>;
 }
 
-/// The numbers of a report that count.
+/// The numbers that a report is judged by.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Figures {
     /// The worker's steps so far.
@@ -52,13 +53,13 @@ pub struct Figures {
 /// What follows from a report.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Verdict {
-    /// What is going wrong, and what can be done, in words.
+    /// What is going wrong and what to do about it, in words.
     pub warning: Option<String>,
-    /// The learning rate from now on, if it is to change. A schedule takes precedence over it.
+    /// The new learning rate, if it is to change. A schedule takes precedence over it.
     pub learning_rate: Option<LearningRate>,
 }
 
-/// A worker's place and numbers at the time of a report.
+/// A worker's position and counts at the time of a report.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Moment {
     pub(crate) worker: u32,
@@ -71,20 +72,19 @@ pub(crate) struct Moment {
 pub(crate) struct Reporter {
     config: Reports,
     memory: Memory,
-    /// Since when steps are timed, and how many: those of this process since the last report.
+    /// When the timing of steps began, and how many this process has made since: both count from the last report.
     timed: (Instant, u64),
 }
 
-/// What a worker remembers from report to report, and gets back when it has to go on from a checkpoint or in another
-/// process.
+/// What a worker remembers between reports, and gets back when it continues from a checkpoint or in another process.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Memory {
-    /// The worker's step of the last report.
+    /// The worker's step at the last report.
     reported: u64,
     /// Steps since the last report, and the sum of their losses.
     steps: u64,
     losses: f64,
-    /// What the policy remembers.
+    /// The policy's state.
     #[serde(default)]
     policy: Option<serde_json::Value>,
 }
@@ -94,7 +94,7 @@ impl Reporter {
         Self { config, memory: Memory::default(), timed: (Instant::now(), 0) }
     }
 
-    /// What is to be brought back to [`Reporter::recall`], as of the last step that was counted.
+    /// The note to pass to [`Reporter::recall`], as of the last step that was counted.
     pub(crate) fn note(&self) -> anyhow::Result<String> {
         let note = serde_json::to_string(&self.memory).expect("numbers and what was JSON before");
         anyhow::ensure!(
@@ -106,7 +106,7 @@ impl Reporter {
         Ok(note)
     }
 
-    /// Goes on from a note, or without one as if nothing had been.
+    /// Restores the state from a note; an empty note starts afresh.
     pub(crate) fn recall(&mut self, note: &str) {
         let memory = if note.is_empty() { Ok(Memory::default()) } else { serde_json::from_str(note) };
         let recalled = memory.and_then(|memory: Memory| {
@@ -115,31 +115,32 @@ impl Reporter {
         });
         self.memory = recalled.unwrap_or_else(|error| {
             warn!("cannot read the earlier losses, restarting plateau detection: {error}");
-            // Of nothing it can always go on.
+            // Starting afresh never fails.
             let _ = self.config.policy.recall(None);
             Memory::default()
         });
     }
 
-    /// Starts to measure.
+    /// Starts timing.
     pub(crate) fn begin(&mut self) {
         self.timed = (Instant::now(), 0);
     }
 
-    /// Notes a step.
+    /// Counts a step.
     pub(crate) fn count(&mut self, loss: f32) {
         self.memory.steps += 1;
         self.memory.losses += f64::from(loss);
         self.timed.1 += 1;
     }
 
-    /// True if a report is due after the worker's step of this number: after the same steps, wherever it began.
+    /// Whether a report is due after this step of the worker. It depends on the step alone, not on where the worker
+    /// began.
     pub(crate) fn is_due(&self, local_step: u64) -> bool {
         self.memory.steps > 0 && local_step != self.memory.reported && local_step.is_multiple_of(self.config.every)
     }
 
-    /// The report on the steps since the last one, and the learning rate to announce if it is to fall. Time spent on
-    /// scoring held-out data is not counted: `measured` is when the last step ended.
+    /// Makes the report on the steps since the last one. Returns it with the learning rate to announce if it is to
+    /// fall. Time spent scoring held-out data is not counted: `measured` is when the last step ended.
     pub(crate) fn close(
         &mut self,
         moment: Moment,
@@ -184,7 +185,7 @@ mod tests {
 
     const EVERY: u64 = 3;
 
-    /// Halves the rate whenever the loss is above that of the report before.
+    /// Halves the rate whenever the loss is above that of the previous report.
     #[derive(Default)]
     struct Halving(Option<f64>);
 
@@ -211,8 +212,8 @@ mod tests {
         Reporter::new(Reports { every: EVERY, score: "loss", kind: MetricKind::Loss, policy })
     }
 
-    /// Lets a worker report on steps with losses that rise now and then, and says at which steps the rate fell. Its
-    /// process ends after the push of each step in `ends`, and another goes on from the note of that push.
+    /// Lets a worker report on steps with losses that rise occasionally, and returns at which steps the rate fell. Its
+    /// process ends after the push of each step in `ends`, and another continues from the note of that push.
     fn lowered(ends: &[u64]) -> Vec<(u64, f32)> {
         let (mut reporter, mut rate, mut falls) = (reporter(), LearningRate::initial(1.0), Vec::new());
         for step in 1..=60 {

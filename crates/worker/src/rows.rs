@@ -1,32 +1,32 @@
-//! Parameters reached by rows: of these a worker holds in a step only the rows that its batch touches.
+//! Parameters accessed by row: in a step, a worker holds only the rows of these that its batch touches.
 //!
-//! To the network they are small tensors, and to the servers they are sections beside the dense buffers. Here one is
-//! turned into the other; which rows a batch touches is the model's to say.
+//! To the network they are small tensors, and to the servers they are sections beside the dense buffers. This module
+//! converts between the two; the model decides which rows a batch touches.
 
 use windlass_core::parameter::{Access, ParameterId, ParameterKind, ParameterSpec, ParameterTable};
 use windlass_wire::client::{ClientError, RowGradient, RowRequest};
 
 use crate::buffer::{ParameterClient, Pulled, TensorBuffer};
 
-/// The most values of a whole table that are asked for at a time.
+/// The most values of a whole table that are requested at a time.
 const PIECE_VALUES: usize = 1 << 20;
 
 /// A model named a parameter that it does not have.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the model has no parameter `{path}` to access by row; it has {}", known.join(", "))]
 pub struct UnknownRowParameter {
-    /// What it named.
+    /// The path that the model named.
     pub path: String,
-    /// What it has.
+    /// The paths of the model's parameters.
     pub known: Vec<String>,
 }
 
-/// The parameters that are reached by rows, in the order in which the model names them.
+/// The parameters that are accessed by row, in the order in which the model names them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct RowParameters(Vec<ParameterId>);
 
 impl RowParameters {
-    /// Finds them by path, and marks them.
+    /// Finds the parameters by path, and marks them in `specs`.
     pub(crate) fn mark(specs: &mut [ParameterSpec], paths: &[&str]) -> Result<Self, UnknownRowParameter> {
         let mut mark = |path: &&str| match specs.iter().position(|spec| spec.name == *path) {
             Some(index) => {
@@ -41,7 +41,7 @@ impl RowParameters {
         paths.iter().map(&mut mark).collect::<Result<_, _>>().map(Self)
     }
 
-    /// Finds them in a table in which they are marked.
+    /// Finds the parameters in a table where they are already marked.
     pub(crate) fn find(table: &ParameterTable, paths: &[&str]) -> Self {
         let find = |path: &&str| table.iter().find(|(_, spec)| spec.name == *path).map(|(id, _)| id);
         Self(paths.iter().filter_map(find).collect())
@@ -51,14 +51,14 @@ impl RowParameters {
         self.0.is_empty()
     }
 
-    /// Asks for one list of rows a parameter.
+    /// Makes a request from one list of rows per parameter.
     pub(crate) fn requests(&self, rows: Vec<Vec<u32>>) -> Vec<RowRequest> {
         assert_eq!(rows.len(), self.0.len(), "one list of rows a parameter that is reached by rows");
         self.0.iter().zip(rows).map(|(parameter, rows)| RowRequest { parameter: *parameter, rows }).collect()
     }
 }
 
-/// All rows of what never changes, but for the parameters of which steps ask for these rows.
+/// Requests all rows of constant parameters, except those whose rows are already in `asked`.
 pub(crate) fn constants(table: &ParameterTable, asked: &[RowRequest]) -> Vec<RowRequest> {
     let is_asked = |parameter| asked.iter().any(|request| request.parameter == parameter);
     let requests = all(table).into_iter();
@@ -67,7 +67,7 @@ pub(crate) fn constants(table: &ParameterTable, asked: &[RowRequest]) -> Vec<Row
         .collect()
 }
 
-/// One buffer a parameter; of those reached by rows it has the rows that were asked for.
+/// Returns one buffer per parameter; those accessed by row hold the requested rows.
 pub(crate) fn join(pulled: Pulled, wanted: &[RowRequest]) -> Vec<TensorBuffer> {
     let mut values = pulled.dense;
     for (request, rows) in wanted.iter().zip(pulled.rows) {
@@ -76,7 +76,8 @@ pub(crate) fn join(pulled: Pulled, wanted: &[RowRequest]) -> Vec<TensorBuffer> {
     values
 }
 
-/// The other way: takes the buffers of these rows out of one buffer a parameter. What never changes has none in a step.
+/// The inverse of [`join`]: takes the buffers of these rows out of one buffer per parameter. Constants have no buffer
+/// in a step.
 pub(crate) fn split(values: &mut [TensorBuffer], rows: Vec<RowRequest>) -> Vec<RowGradient<TensorBuffer>> {
     let take = |RowRequest { parameter, rows }| {
         let values = std::mem::take(&mut values[parameter.0 as usize]);
@@ -85,13 +86,14 @@ pub(crate) fn split(values: &mut [TensorBuffer], rows: Vec<RowRequest>) -> Vec<R
     rows.into_iter().filter_map(take).collect()
 }
 
-/// All rows of all parameters reached by rows.
+/// Requests all rows of all parameters accessed by row.
 pub(crate) fn all(table: &ParameterTable) -> Vec<RowRequest> {
     let by_rows = table.iter().filter(|(_, spec)| spec.access == Access::Rows);
     by_rows.map(|(parameter, spec)| RowRequest { parameter, rows: (0..spec.rows() as u32).collect() }).collect()
 }
 
-/// All values of all parameters. Tables come piece by piece, and so from several moments while others train.
+/// Pulls all values of all parameters. Tables are pulled piece by piece, so their pieces differ in age while others
+/// train.
 pub(crate) fn pull_whole(
     client: &mut ParameterClient,
     table: &ParameterTable,
@@ -101,7 +103,7 @@ pub(crate) fn pull_whole(
     Ok(whole)
 }
 
-/// The values of these rows alone, piece by piece; the other buffers are empty.
+/// Pulls the values of these rows only, piece by piece; the other buffers are empty.
 pub(crate) fn pull_only(
     client: &mut ParameterClient,
     table: &ParameterTable,

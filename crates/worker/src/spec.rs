@@ -1,4 +1,4 @@
-//! What a worker says of its run, which all tasks must see the same.
+//! A worker's description of its run, on which all tasks must agree.
 
 use std::collections::BTreeMap;
 
@@ -9,10 +9,10 @@ use windlass_wire::control::proto::ModelFile;
 use crate::config::RunConfig;
 use crate::replica::{ModelInfo, Replica};
 
-/// The most bytes of a model's files: they go to the coordinator in one message.
+/// The size limit of a model's files, which go to the coordinator in one message.
 const FILES_BYTES: usize = windlass_wire::MESSAGE_BYTES / 2;
 
-/// The run, as all tasks must see it.
+/// Describes the run for all tasks to agree on.
 pub(crate) fn of_run(run: &RunConfig, replica: &dyn Replica, files: &[ModelFile]) -> RunSpec {
     let model = replica.info();
     let data = DataSpec {
@@ -43,7 +43,7 @@ pub(crate) fn of_run(run: &RunConfig, replica: &dyn Replica, files: &[ModelFile]
     }
 }
 
-/// A trained model beside its parameters: the flags it was given, and its files.
+/// Describes a trained model apart from its parameters: the flags it was given, and its files.
 pub fn identity(flags: BTreeMap<String, ModelFlag>, files: &[ModelFile]) -> Identity {
     let fingerprint = |file: &ModelFile| (file.name.clone(), Fingerprint::of(file.content.as_bytes()));
     Identity { flags, files: files.iter().map(fingerprint).collect() }

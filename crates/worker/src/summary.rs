@@ -1,4 +1,4 @@
-//! What remains of a run: `summary.json` and the table at its end.
+//! The summary of a run: `summary.json`, and the table printed at the end.
 
 use serde::{Deserialize, Serialize};
 use windlass_core::timing::Durations;
@@ -17,40 +17,40 @@ pub struct Summary {
     pub mode: String,
     /// Parameter servers; zero for a run in one process.
     pub ps: u32,
-    /// Workers.
+    /// The number of workers.
     pub workers: u32,
     /// Whether the servers lived in the workers' processes.
     pub colocated: bool,
     /// What the servers did with gradients.
     pub optimizer: String,
-    /// Samples a step of a worker.
+    /// Samples per step of a worker.
     pub batch_size: usize,
-    /// Updates applied, those before the checkpoint that the run began from included.
+    /// Updates applied, including those before the checkpoint that the run began from.
     pub global_step: u64,
     /// Updates applied in this run, across all rollbacks, in `wall_seconds`.
     #[serde(default)]
     pub steps_this_run: u64,
-    /// The global step of the checkpoint that training last began from: at the start of the run, or after a rollback. 0 if
-    /// from none. The times of steps below count from there.
+    /// The global step of the checkpoint that training last began from, at the start of the run or after a rollback; 0
+    /// if there was none. The step times below count from there.
     #[serde(default)]
     pub resumed_at: u64,
     /// From the start to the end of the run, rollbacks included.
     pub wall_seconds: f64,
     /// From the start of the run to the first update after `resumed_at`.
     pub first_step_seconds: f64,
-    /// From that update to the last.
+    /// From the first update after `resumed_at` to the last.
     pub training_seconds: f64,
-    /// Updates a second in that time.
+    /// Updates per second in that time.
     pub steps_per_second: f64,
-    /// Samples a second over all workers, in the same time.
+    /// Samples per second over all workers, in the same time.
     pub samples_per_second: f64,
-    /// The time of a step, over all workers.
+    /// The step time, over all workers.
     pub step_ms: Percentiles,
-    /// What a step of a worker moves, on average.
+    /// The average traffic of a worker's step.
     pub bytes_per_step: Bytes,
-    /// The loss of the workers' last batches, per sample, on average; nothing if there were none.
+    /// The mean loss of the workers' last batches, per sample; `None` if there were none.
     pub loss: Option<f64>,
-    /// What is wrong with how the run learned, as the chief saw it at the end.
+    /// What is wrong with how the run learned, in the chief's view at the end.
     #[serde(default)]
     pub warning: Option<Warning>,
     /// The final scores.
@@ -58,14 +58,14 @@ pub struct Summary {
     pub metrics: Metrics,
     /// Gradients dropped as stale.
     pub dropped_gradients: u64,
-    /// How many updates there were, on average, between reading parameters and pushing their gradient.
+    /// The average number of updates between reading parameters and pushing their gradient.
     pub mean_staleness: f64,
-    /// The devices among which the model was divided, and how busy each was.
+    /// The devices that the model was divided among, and the load of each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub devices: Vec<LaneReport>,
     /// Each worker's share.
     pub per_worker: Vec<WorkerSummary>,
-    /// The joined workers that computed, if it was an in-graph run.
+    /// The joined workers that computed, if the run was in-graph.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub joined: Vec<JoinedSummary>,
 }
@@ -77,12 +77,12 @@ pub struct JoinedSummary {
     pub worker: String,
     /// Steps that it has computed a share of.
     pub steps: u64,
-    /// How often it has joined.
+    /// The number of times it has joined.
     pub joined: u64,
-    /// Bytes that its client has sent it, and that have come from it: batches, activations, values and gradients.
+    /// Bytes sent to it by its client: batches, activations, values and gradients.
     #[serde(default)]
     pub sent_bytes: u64,
-    /// See there.
+    /// Bytes received from it by its client.
     #[serde(default)]
     pub received_bytes: u64,
 }
@@ -90,9 +90,9 @@ pub struct JoinedSummary {
 /// Two percentiles, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Percentiles {
-    /// Half are below.
+    /// The median.
     pub p50: f64,
-    /// All but a twentieth are below.
+    /// The 95th percentile.
     pub p95: f64,
 }
 
@@ -103,7 +103,7 @@ pub struct Bytes {
     pub sent: f64,
     /// From the servers.
     pub received: f64,
-    /// Of both together, what stayed within the worker's process.
+    /// The part of both that stayed within the worker's process.
     #[serde(default)]
     pub in_process: f64,
 }
@@ -113,30 +113,30 @@ pub struct Bytes {
 pub struct WorkerSummary {
     /// The worker.
     pub worker: u32,
-    /// Its steps, those before the checkpoint that the run began from included.
+    /// The worker's steps, including those before the checkpoint that the run began from.
     pub steps: u64,
-    /// Its steps in this run.
+    /// The worker's steps in this run.
     #[serde(default)]
     pub steps_this_run: u64,
-    /// The median time of its steps.
+    /// The median step time.
     pub step_ms_p50: f64,
-    /// The mean time of its steps: computing, and waiting for servers and for data.
+    /// The mean step time: computing, and waiting for servers and for data.
     #[serde(default)]
     pub step_ms: f64,
-    /// Of a step, the mean time spent computing.
+    /// The mean time per step spent computing.
     pub compute_ms: f64,
-    /// Of a step, the mean time spent waiting for the servers.
+    /// The mean time per step spent waiting for the servers.
     pub wait_ms: f64,
-    /// The median of that time.
+    /// The median time per step spent waiting for the servers.
     pub wait_ms_p50: f64,
-    /// Of a step, the mean time spent waiting for a batch that was not ready.
+    /// The mean time per step spent waiting for a batch that was not ready.
     #[serde(default)]
     pub data_ms: f64,
-    /// Why it left early, if it did.
+    /// Why the worker left early, if it did.
     pub left: Option<String>,
 }
 
-/// What the chief knows by itself.
+/// What the chief itself knows of the run.
 #[derive(Debug, Clone)]
 pub struct Facts {
     /// The model.
@@ -151,29 +151,28 @@ pub struct Facts {
     pub colocated: bool,
     /// The optimizer.
     pub optimizer: String,
-    /// Samples a step.
+    /// Samples per step.
     pub batch_size: usize,
     /// Time from the start to the end.
     pub wall_seconds: f64,
-    /// The global step at which the chief began to take part.
+    /// The global step at which the chief joined training.
     pub began_at: u64,
     /// The final scores.
     pub metrics: Metrics,
     /// What is wrong with how the run learned.
     pub warning: Option<Warning>,
-    /// The devices among which the model was divided.
+    /// The devices that the model was divided among.
     pub devices: Vec<LaneReport>,
 }
 
 impl Summary {
-    /// Whether the run has gone back to a checkpoint of its own: then its speed is that of the time since, and not of all
-    /// its steps.
+    /// Whether the run has rolled back to one of its own checkpoints: its speed then covers only the steps since.
     pub fn is_rolled_back(&self) -> bool {
         self.steps_this_run > self.global_step.saturating_sub(self.resumed_at)
     }
 
-    /// The same with the measurements of an earlier summary, if this run has only scored what that one had trained: it has
-    /// none of its own.
+    /// Returns this summary with the measurements of an earlier one, if this run has only scored what the earlier one
+    /// trained and so has none of its own.
     #[must_use]
     pub fn keeping_measurements(self, earlier: Self) -> Self {
         let is_of_same_steps = earlier.model == self.model && earlier.global_step == self.global_step;
@@ -183,7 +182,7 @@ impl Summary {
         Self { metrics: self.metrics, ..earlier }
     }
 
-    /// Puts together what the chief knows and what the coordinator has gathered.
+    /// Combines what the chief knows with what the coordinator has gathered.
     pub fn new(facts: Facts, finished: &AllFinished) -> Self {
         let mut times = Durations::default();
         let mut per_worker = Vec::new();
@@ -205,16 +204,16 @@ impl Summary {
         }
         let samples: u64 = finished.reports.iter().map(|report| report.samples).sum();
         let steps: u64 = finished.reports.iter().map(|report| report.steps).sum();
-        // Bytes are of the present processes alone; steps and samples are not.
+        // Bytes count the present processes only; steps and samples do not.
         let own_steps: u64 = finished.reports.iter().map(|report| report.own_steps).sum();
         let bytes = |pick: fn(&WorkerReport) -> u64| {
             finished.reports.iter().map(pick).sum::<u64>() as f64 / own_steps.max(1) as f64
         };
-        // A worker that has made no step has no loss to tell of.
+        // A worker that has made no step has no loss.
         let tells = |report: &&WorkerReport| report.left.is_empty() && report.own_steps > 0;
         let losses: Vec<f64> = finished.reports.iter().filter(tells).map(|report| report.loss).collect();
         let rate = |count: f64| if finished.training_seconds > 0.0 { count / finished.training_seconds } else { 0.0 };
-        // The first step starts the clock and is not within it.
+        // The first step starts the clock and is not part of the measured time.
         let applied = finished.global_step.saturating_sub(finished.resumed_at);
         let counted = applied.saturating_sub(1) as f64;
         let samples_a_step = samples as f64 / applied.max(1) as f64;
@@ -227,7 +226,7 @@ impl Summary {
             optimizer: facts.optimizer,
             batch_size: facts.batch_size,
             global_step: finished.global_step,
-            // Whichever of the two processes has not been started again knows better.
+            // The process that has not been restarted since knows better.
             steps_this_run: finished.global_step.saturating_sub(finished.began_at.min(facts.began_at)),
             resumed_at: finished.resumed_at,
             wall_seconds: facts.wall_seconds,

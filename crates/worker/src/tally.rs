@@ -1,5 +1,5 @@
-//! What a worker counts and measures: its steps and where their time goes, the time between two lines of the log, an
-//! epoch's mean loss.
+//! What a worker counts and measures: its steps and where their time goes, the time between two log lines, and the mean
+//! loss of an epoch.
 
 use std::time::{Duration, Instant};
 
@@ -9,15 +9,16 @@ use windlass_wire::client::Traffic;
 /// What a worker has done so far.
 #[derive(Debug, Default)]
 pub struct Tally {
-    /// Its steps, those of earlier processes of this worker included.
+    /// The worker's steps, including those of its earlier processes.
     pub steps: u64,
-    /// Its steps in this process, with those that a rollback has undone, as the times and the traffic below.
+    /// The steps of this process, including those that a rollback has undone. The times and the traffic below count the
+    /// same steps.
     pub own_steps: u64,
-    /// The last global step it saw.
+    /// The last global step that the worker saw.
     pub global_step: u64,
-    /// The loss of its last batch.
+    /// The loss of the last batch.
     pub loss: f32,
-    /// The losses of all batches in this process.
+    /// The sum of the losses of all batches in this process.
     pub losses: f64,
     /// How long steps took.
     pub step_times: Durations,
@@ -25,19 +26,19 @@ pub struct Tally {
     pub compute: Duration,
     /// Time spent waiting for servers.
     pub wait: Duration,
-    /// Of that, how long they held their answers back because of other workers.
+    /// The part of that for which servers held their answers back because of other workers.
     pub held_back: Duration,
-    /// Updates by others between reading the parameters and applying its pushes, over all of them.
+    /// The total number of updates by others between reading the parameters and applying this worker's pushes.
     pub staleness: u64,
-    /// Pushes that were dropped.
+    /// The number of dropped pushes.
     pub dropped: u64,
-    /// Time between steps in which it scored the network.
+    /// Time spent scoring the network between steps.
     pub scoring: Duration,
     /// Time spent waiting for batches that were not ready.
     pub data: Duration,
-    /// How long each of the waits for servers took.
+    /// The duration of each wait for servers.
     pub wait_times: Durations,
-    /// Bytes of gradients and values that its steps have moved.
+    /// Bytes of gradients and values moved by the worker's steps.
     pub traffic: Traffic,
 }
 
@@ -45,9 +46,9 @@ pub struct Tally {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StepTimes {
     pub(crate) began: Instant,
-    /// When there was something to push.
+    /// When the gradient was ready to be pushed.
     pub(crate) computed: Option<Instant>,
-    /// Waiting for batches: before and after that.
+    /// Time spent waiting for batches before and after `computed`.
     pub(crate) data: [Duration; 2],
 }
 
@@ -56,12 +57,12 @@ impl StepTimes {
         Self { began: Instant::now(), computed: None, data: [Duration::ZERO; 2] }
     }
 
-    /// What is left is to wait for the servers.
+    /// Marks the end of computing: only the wait for the servers remains.
     pub(crate) fn computed(&mut self) {
         self.computed = Some(Instant::now());
     }
 
-    /// Does what may have to wait for a batch.
+    /// Does work that may have to wait for a batch, and counts its time as such.
     pub(crate) fn waiting_for_data<T>(&mut self, wait: impl FnOnce() -> T) -> T {
         let began = Instant::now();
         let batch = wait();
@@ -74,7 +75,7 @@ impl StepTimes {
 pub(crate) struct EpochTally {
     pub(crate) began: Instant,
     losses: f64,
-    /// Fewer than an epoch has, where training went on in the middle of one.
+    /// Fewer than in a whole epoch if training resumed in the middle of one.
     batches: u32,
 }
 
@@ -93,7 +94,7 @@ impl EpochTally {
     }
 }
 
-/// The time between two lines of the log, or two looks at the progress.
+/// The time between two log lines, or between two progress events.
 pub(crate) struct Interval {
     began: Instant,
     steps: u64,
@@ -108,7 +109,7 @@ impl Interval {
         self.began.elapsed() >= duration
     }
 
-    /// The mean time of a step; the next interval begins.
+    /// Returns the mean step time and begins the next interval.
     pub(crate) fn mean_ms(&mut self, steps: u64) -> f64 {
         let mean = self.began.elapsed().as_secs_f64() * 1e3 / (steps - self.steps).max(1) as f64;
         *self = Self::new_at(steps);

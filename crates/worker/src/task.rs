@@ -1,21 +1,21 @@
 //! A whole worker: it loads its data, joins the cluster, trains when told to, and stays until the run is over.
 //!
-//! It runs on a thread of its own, outside the async runtime, on which only its session lives. Nobody waits for that
-//! thread for ever: should it hang on a disk, the worker ends without it.
+//! A worker runs on its own thread, outside the async runtime, which carries only its session. Nothing waits forever
+//! for that thread: if it hangs on a disk, the worker ends without it.
 
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use tracing::info;
+use windlass_core::cluster::TaskId;
 use windlass_core::consistency::Mode;
-use windlass_core::footprint::{gradient_bytes, in_words};
 use windlass_core::learning::advice::Situation;
 use windlass_core::ledger::Incarnation;
 use windlass_core::lifecycle::{Outcome, exit_code};
-use windlass_core::parameter::{ParameterId, ParameterSpec, ParameterTable};
+use windlass_core::parameter::{ParameterId, ParameterSpec};
 use windlass_core::plan::{ServerPlan, ShardPlan};
 use windlass_core::run::RunSpec;
-use windlass_instruments::{AvailableMemory, Site, Sites, available_memory};
+use windlass_instruments::{Site, Sites};
 use windlass_wire::client::{ClientConfig, ClientError, Route};
 use windlass_wire::control::proto::{AllFinished, Endpoint, ModelFile, Start, WorkerReport};
 use windlass_wire::control::session::Progress;
@@ -28,6 +28,7 @@ pub use crate::config::{RunConfig, WorkerConfig};
 use crate::control::{Control, Joining};
 use crate::event::{Event, Finished, Placed, PlacedParameter, Started, Watcher};
 use crate::history::HistoryConfig;
+use crate::memory;
 use crate::model::{Model, Setup};
 use crate::replica::Replica;
 use crate::rows;
@@ -37,27 +38,27 @@ use crate::telemetry::TelemetryConfig;
 use crate::threads;
 use crate::train::{TrainConfig, TrainError, Training};
 
-/// How a worker ended, and what the chief has to say of the run.
+/// How a worker ended, with the run's summary if it was the chief.
 #[derive(Debug)]
 pub struct Ended {
-    /// How it ended.
+    /// The outcome.
     pub outcome: Outcome,
     /// The summary, from the chief.
     pub summary: Option<Summary>,
-    /// Whether it ended before it joined the cluster, which still waits for it.
+    /// Whether the worker ended before it joined the cluster, which is still waiting for it.
     pub before_joining: bool,
-    /// Whether the coordinator ever let it in.
+    /// Whether the coordinator ever admitted it.
     pub was_let_in: bool,
 }
 
 impl Ended {
-    /// A task that has no summary to tell.
+    /// An ending without a summary.
     pub fn with(outcome: Outcome) -> Self {
         Self { outcome, summary: None, before_joining: false, was_let_in: false }
     }
 }
 
-/// Runs a worker from its start to its end. Blocks; `runtime` carries its session.
+/// Runs a worker from start to end. Blocks; `runtime` carries its session.
 pub fn run(
     runtime: &tokio::runtime::Handle,
     config: WorkerConfig,
@@ -90,9 +91,9 @@ pub fn run(
 
 /// Why a worker cannot join the cluster.
 enum Unfit {
-    /// What the user asked for cannot be.
+    /// What the user asked for is impossible.
     Usage(anyhow::Error),
-    /// A step that was tried could not be computed, as when its data cannot be read: the same as during training.
+    /// A trial step could not be computed, for example because its data cannot be read: treated as during training.
     Trial(TrainError),
 }
 
@@ -110,20 +111,6 @@ pub fn load<M: Model>(flags: &M::Flags, setup: &Setup) -> anyhow::Result<M> {
     Ok(model)
 }
 
-/// Refuses a model whose gradients, one of each tower or joined worker, this process has no memory for, before the system
-/// ends it without a word.
-fn check_memory(parameters: &ParameterTable, gradients: usize) -> anyhow::Result<()> {
-    let needed = gradient_bytes(parameters).saturating_mul(gradients as u64);
-    let Some(AvailableMemory { process: available, .. }) = available_memory() else { return Ok(()) };
-    anyhow::ensure!(
-        needed <= available,
-        "the model is too large: its gradients need {}, but only {} of memory is available to this process",
-        in_words(needed),
-        in_words(available)
-    );
-    Ok(())
-}
-
 struct Worker {
     config: WorkerConfig,
     /// Where steps are computed.
@@ -134,7 +121,7 @@ struct Worker {
     training: Training,
     pool: rayon::ThreadPool,
     progress: Progress,
-    /// Where training was when this process first took part: the global step, and its own batches.
+    /// The position at which this process first took part: the global step, and the worker's own batches.
     began_at: Option<(u64, u64)>,
 }
 
@@ -146,7 +133,7 @@ impl Worker {
         if !is_trainable {
             return Err(anyhow::anyhow!("all of the network is frozen: there is nothing to train").into());
         }
-        check_memory(replica.table(), run.towers.max(replica.gradients()))?;
+        memory::check("the model is", replica.gradient_bytes()).map_err(anyhow::Error::from)?;
         let spec = spec::of_run(&run, &*replica, &files);
         let here = Site::of_devices(&config.devices);
         let sites = replica.sites().unwrap_or_else(|| Arc::new(move || here.clone()));
@@ -175,13 +162,14 @@ impl Worker {
         Ok(Self { config, sites, run, spec, files, training, pool, progress, began_at: None })
     }
 
-    /// Until the run is over. If this thread hangs, `given_up` hears how the worker has ended.
+    /// Works until the run is over. If this thread hangs, `given_up` receives how the worker has ended.
     fn run(&mut self, runtime: &tokio::runtime::Handle, watch: &mut Watcher, given_up: mpsc::Sender<Ended>) -> Ended {
         let joining = Joining {
             run: serde_json::to_string(&self.spec).unwrap_or_default(),
             files: std::mem::take(&mut self.files),
             batches: self.training.batches() as u64,
             sites: self.sites.clone(),
+            shown_as: if self.training.replica().is_client() { TaskId::CLIENT } else { self.config.id.into() },
         };
         let control = Arc::new(Control::open(runtime, &self.config, joining, &self.progress));
         let batches = Watch::new(self.training.making(), self.config.peer_timeout, self.config.stop.clone());
@@ -191,7 +179,7 @@ impl Worker {
             let done = match work {
                 Work::Initialise(servers) => self.initialise(incarnation, servers, &mut client),
                 Work::Train(start) => {
-                    // What was summed up before the run rolled back is not how it ends.
+                    // A summary made before the run rolled back is obsolete.
                     summary = None;
                     self.train(&control, incarnation, start, &mut client, watch)
                 }
@@ -203,19 +191,19 @@ impl Worker {
                 }
             };
             if done.is_err() {
-                // Training has gone on since, or this worker has failed.
+                // Training has continued since, or this worker has failed.
                 summary = None;
             }
             control.completed(done);
         }
         watching.abort();
         let (outcome, was_let_in) = control.close(runtime);
-        // Whoever is told to stop before the last checkpoint is written leaves a run that has yet to end.
+        // A worker told to stop before the last checkpoint is written leaves a run that has not ended yet.
         let summary = summary.filter(|_| outcome.exit_code != exit_code::TERMINATED);
         Ended { outcome, summary, before_joining: false, was_let_in }
     }
 
-    /// The chief brings the first values.
+    /// Sends the initial values, as the chief.
     fn initialise(
         &mut self,
         incarnation: Incarnation,
@@ -229,7 +217,7 @@ impl Worker {
         Ok(Achievement::Initialised)
     }
 
-    /// The hold on the parameters that this process has as this incarnation.
+    /// Returns this process's parameter client for this incarnation, connecting it if necessary.
     fn connected<'a>(
         &self,
         incarnation: Incarnation,
@@ -319,7 +307,7 @@ impl Worker {
         Ok(Achievement::Trained(Box::new(self.report(incarnation))))
     }
 
-    /// Which servers hold each parameter.
+    /// Returns which servers hold each parameter.
     fn placed(&self, servers: usize) -> Vec<PlacedParameter> {
         let plan = ShardPlan::new(&self.spec.parameters, servers, self.spec.sharding);
         let holders = |id: ParameterId| {
@@ -360,7 +348,7 @@ impl Worker {
         }
     }
 
-    /// The chief's last duty: the final values are scored.
+    /// Scores the final values and makes the summary: the chief's last duty.
     fn summarise(
         &mut self,
         incarnation: Incarnation,
@@ -389,8 +377,8 @@ impl Worker {
         Ok(Summary::new(facts, finished))
     }
 
-    /// What the model does with the final values. If that fails, the run has succeeded all the same: the summary is
-    /// told, the other tasks end well, and only the chief says what is missing.
+    /// Lets the model do its final work on the final values. If that fails, the run has still succeeded: the summary is
+    /// reported, the other tasks end well, and only the chief reports what is missing.
     fn conclude(&mut self, watch: &mut Watcher) -> Outcome {
         let replica = self.training.replica();
         match threads::compute(&self.pool, move || replica.conclude()) {
@@ -403,7 +391,7 @@ impl Worker {
     }
 }
 
-/// Ends the worker if the thread that trains hangs while it makes a batch.
+/// Ends the worker if the training thread hangs while it makes a batch.
 async fn watch_over(mut batches: Watch, control: Arc<Control>, given_up: mpsc::Sender<Ended>) {
     loop {
         tokio::time::sleep(CHECK_EVERY).await;
@@ -412,7 +400,7 @@ async fn watch_over(mut batches: Watch, control: Arc<Control>, given_up: mpsc::S
         let runtime = tokio::runtime::Handle::current();
         let ending = tokio::task::spawn_blocking(move || {
             let Some((outcome, was_let_in)) = control.abandon(&error, &runtime) else { return false };
-            // Nobody waits for it if the worker has ended meanwhile.
+            // Nothing receives this if the worker has ended meanwhile.
             let _ = given_up.send(Ended { was_let_in, ..Ended::with(outcome) });
             true
         });
@@ -448,5 +436,5 @@ fn telemetry(model: &str, config: &WorkerConfig, run: &RunConfig, sites: &Sites)
     }
 }
 
-/// A hold on the parameters, and the incarnation under which it was made.
+/// A parameter client, and the incarnation it was connected as.
 type Connected = Option<(Incarnation, ParameterClient)>;

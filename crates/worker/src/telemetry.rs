@@ -1,5 +1,5 @@
-//! The telling of training: what a worker counts and measures, and who hears of it. Events for whoever watches, curves
-//! for TensorBoard, the heartbeat for the coordinator, warnings when a run does not learn. It decides nothing.
+//! Reports on training, from what a worker counts and measures: events for observers, curves for TensorBoard,
+//! heartbeats for the coordinator, and warnings when a run does not learn. This module decides nothing.
 
 use std::sync::PoisonError;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -20,10 +20,10 @@ use crate::metrics::{Metric, MetricKind, Metrics};
 use crate::model::PngImage;
 use crate::tally::{EpochTally, Interval, StepTimes, Tally};
 
-/// Between two [`Event::Progress`]: as often as someone who watches wants to see numbers change.
+/// The interval between two [`Event::Progress`]: as often as an observer wants to see the numbers change.
 const PROGRESS_EVERY: Duration = Duration::from_millis(250);
 
-/// What is told, and how often.
+/// What is reported, and how often.
 #[derive(Debug, Clone)]
 pub struct TelemetryConfig {
     /// This worker.
@@ -34,49 +34,49 @@ pub struct TelemetryConfig {
     pub samples_a_step: usize,
     /// Samples that make one update of the parameters.
     pub samples_an_update: usize,
-    /// What advice depends on, should the run not learn.
+    /// What the advice depends on if the run does not learn.
     pub situation: Situation,
     /// Curves for TensorBoard.
     pub board: BoardConfig,
-    /// The hyperparameters that they show.
+    /// The hyperparameters shown with the curves.
     pub hparams: Vec<(String, HParam)>,
     /// The loss over time.
     pub history: HistoryConfig,
-    /// What whoever asks from outside sees of it.
+    /// The metrics that can be read from outside.
     pub instruments: WorkerInstruments,
 }
 
-/// A worker's telling of its training.
+/// The reporting of a worker's training.
 pub(crate) struct Telemetry {
     config: TelemetryConfig,
-    /// Batches an epoch.
+    /// Batches per epoch.
     batches: usize,
     pub(crate) tally: Tally,
     progress: Progress,
     board: Board,
     history: History,
     learning: LearningWatch,
-    /// Since the last line of the log, and since the last look at the progress.
+    /// Time since the last log line, and since the last progress event.
     line: Interval,
     glance: Interval,
     epoch: EpochTally,
 }
 
-/// A step that has been done.
+/// A completed step.
 pub(crate) struct StepDone {
     pub(crate) position: DataPosition,
     pub(crate) loss: f32,
-    /// The norm of its gradient, if it was measured.
+    /// The norm of the step's gradient, if it was measured.
     pub(crate) norm: Option<f64>,
-    /// The global step that it was computed on, and the one after it.
+    /// The global step that the gradient was computed on, and the one after the push.
     pub(crate) base: u64,
     pub(crate) global_step: u64,
     pub(crate) learning_rate: f32,
     pub(crate) traffic: Traffic,
     pub(crate) times: StepTimes,
-    /// False if its push was dropped.
+    /// False if the push was dropped.
     pub(crate) applied: bool,
-    /// For how long a server held its answer back because of other workers.
+    /// How long a server held its answer back because of other workers.
     pub(crate) held_back: Duration,
 }
 
@@ -106,13 +106,14 @@ impl Telemetry {
         }
     }
 
-    /// The worker continues where it has made so many steps and the run has come to this one.
+    /// Continues at this many steps of the worker and this global step of the run.
     pub(crate) fn go_to(&mut self, steps: u64, global_step: u64) {
         (self.tally.steps, self.tally.global_step) = (steps, global_step);
         self.learning.begin_after(global_step);
     }
 
-    /// Training begins, or continues, after this global step. If an evaluation was due after it, it is made again.
+    /// Called when training begins or continues after this global step. An evaluation that was due after it is
+    /// repeated.
     pub(crate) fn begin(&mut self, global_step: u64, evaluates_again: bool, is_chief: bool) {
         self.tally.global_step = global_step;
         self.board.begin(Beginning { after: global_step, evaluates_again, is_chief }, &self.tally);
@@ -122,17 +123,17 @@ impl Telemetry {
         self.epoch = EpochTally::new();
     }
 
-    /// Where curves go.
+    /// The curves for TensorBoard.
     pub(crate) fn board(&self) -> &Board {
         &self.board
     }
 
-    /// What is wrong with how the run learns, as of the last step.
+    /// Returns what is wrong with how the run learns, as of the last step.
     pub(crate) fn warning(&self) -> Option<Warning> {
         self.learning.last_warning()
     }
 
-    /// Tells of a step.
+    /// Reports a step.
     pub(crate) fn step(&mut self, done: &StepDone, is_chief: bool, watch: &mut Watcher) {
         self.count(done);
         let StepDone { position, loss, learning_rate, global_step, .. } = *done;
@@ -156,7 +157,7 @@ impl Telemetry {
         }
     }
 
-    /// There are no more steps; the last ones have yet to get a point.
+    /// Called when there are no more steps: writes the last point of the curves.
     pub(crate) fn finish(&mut self, learning_rate: f32, is_chief: bool) {
         self.board.point(&self.tally, StepFigures { learning_rate, ..StepFigures::default() }, is_chief);
         self.tell_tally(&mut self.progress.lock().unwrap_or_else(PoisonError::into_inner));
@@ -200,7 +201,7 @@ impl Telemetry {
         });
     }
 
-    /// Tells the coordinator what this worker has done so far.
+    /// Puts what this worker has done so far into the heartbeat.
     fn tell_tally(&self, progress: &mut Heartbeat) {
         let tally = &self.tally;
         progress.local_step = tally.steps;
@@ -236,7 +237,7 @@ impl Telemetry {
         }
     }
 
-    /// Tells of a report.
+    /// Reports what a [`Report`] says.
     pub(crate) fn report(&mut self, report: Report, is_chief: bool, watch: &mut Watcher) {
         if is_chief {
             self.board.report(&report);
@@ -251,7 +252,7 @@ impl Telemetry {
         Instant::now()
     }
 
-    /// Tells it that this worker trains again.
+    /// Tells the coordinator that this worker trains again.
     pub(crate) fn end_scoring(&mut self, began: Instant) {
         self.tally.scoring += began.elapsed();
         let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
@@ -261,7 +262,7 @@ impl Telemetry {
         }
     }
 
-    /// Tells the coordinator how the network scores.
+    /// Puts the network's scores into the heartbeat.
     fn tell_scores(&self, global_step: u64, metrics: &Metrics) {
         let score = |metric: &Metric| Score {
             name: metric.name.clone(),
@@ -272,7 +273,7 @@ impl Telemetry {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner).scores = metrics.iter().map(score).collect();
     }
 
-    /// Tells of the end of an epoch; the next begins.
+    /// Reports the end of an epoch and begins the next.
     pub(crate) fn epoch(&mut self, position: DataPosition, metrics: Option<Metrics>, watch: &mut Watcher) {
         watch(&Event::Epoch(Epoch {
             worker: self.config.worker,
@@ -287,7 +288,7 @@ impl Telemetry {
         self.line = Interval::new_at(self.tally.steps);
     }
 
-    /// Tells of the scores of the network with these values, by name.
+    /// Reports the scores of the network, and histograms of its values by name.
     pub(crate) fn scores<'a>(
         &mut self,
         step: u64,
@@ -298,17 +299,17 @@ impl Telemetry {
         self.history.scores(step, metrics);
         self.tell_scores(step, metrics);
         if self.board.wants_histograms() {
-            // What never changes may have been left out.
+            // Constants may have been left out.
             self.board.histogram(step, values.filter(|(_, values)| !values.is_empty()));
         }
     }
 
-    /// Shows pictures of the network after this step.
+    /// Writes pictures of the network after this step.
     pub(crate) fn images(&mut self, step: u64, images: &[PngImage]) {
         self.board.images(step, images);
     }
 
-    /// Tells that the run has ended well.
+    /// Records that the run has ended well.
     pub(crate) fn end(&mut self, step: u64) {
         self.board.end(step);
     }

@@ -1,8 +1,8 @@
 //! How many threads a worker computes on.
 //!
-//! More is not always faster: a small network loses more by handing work over than it gains. Unless the user says
-//! how many, one thread and all threads are each tried on a few real batches before training, and the faster is
-//! taken. Either computes the same bits, so that a run can be repeated or resumed with another number.
+//! More is not always faster: a small network loses more by handing work over than it gains. Unless the user sets
+//! the number, one thread and all threads are each tried on a few real batches before training, and the faster is
+//! taken. Both compute the same bits, so a run can be repeated or resumed with another number.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,7 +15,7 @@ use windlass_wire::client::Interrupt;
 
 use crate::train::{TrainError, Training};
 
-/// The longest each candidate is tried.
+/// How long each candidate is tried at most.
 const TRIAL: Duration = Duration::from_millis(60);
 /// Steps that are not counted, while caches fill and memory is mapped.
 const WARM_UP: usize = 3;
@@ -25,8 +25,8 @@ pub fn pool(threads: usize) -> Result<ThreadPool, ThreadPoolBuildError> {
     ThreadPoolBuilder::new().num_threads(threads).thread_name(|index| format!("compute-{index}")).build()
 }
 
-/// A pool for each of these devices. Those on the CPU share so many threads, each having one at the least; the others have
-/// one to feed them.
+/// Makes a pool for each of these devices. CPU devices share this many threads, with at least one each; every other
+/// device has one thread to feed it.
 pub(crate) fn shared_out(devices: &[Device], threads: usize) -> Result<Vec<ThreadPool>, ThreadPoolBuildError> {
     let is_cpu = |device: &Device| *device == Device::flex();
     let on_cpu = devices.iter().filter(|device| is_cpu(device)).count();
@@ -41,8 +41,8 @@ pub(crate) fn shared_out(devices: &[Device], threads: usize) -> Result<Vec<Threa
     own.collect()
 }
 
-/// Computes on these threads. A panic there, in a model that somebody else has written, is an error like any other: the
-/// other tasks are to be told why this one ends.
+/// Computes on these threads. A panic there, in a user's model, becomes an ordinary error, so that the other tasks
+/// learn why this one ends.
 pub(crate) fn compute<T: Send, E: From<anyhow::Error> + Send>(
     threads: &ThreadPool,
     work: impl FnOnce() -> Result<T, E> + Send,
@@ -50,21 +50,22 @@ pub(crate) fn compute<T: Send, E: From<anyhow::Error> + Send>(
     caught("computing", || threads.install(work))
 }
 
-/// Does something that a model may panic in, and makes an error of that. Where it panicked has been printed by then.
+/// Runs `work`, which may panic in a model, and turns a panic into an error. The location of the panic has been printed
+/// by then.
 pub fn caught<T, E: From<anyhow::Error>>(doing: &str, work: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
-    // Whoever gets the error computes no more.
+    // A caller that gets the error computes no more.
     let done = catch_unwind(AssertUnwindSafe(work));
     done.unwrap_or_else(|panic| Err(anyhow!("panicked while {doing}{}", in_words(&*panic)).into()))
 }
 
-/// What is put after the news of a panic.
+/// The text that follows the report of a panic.
 fn in_words(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
     text.map_or_else(|| ", with no message".to_owned(), |text| format!(": {text}"))
 }
 
-/// The faster of one thread and `most` threads for this model. Gradients are computed and thrown away.
+/// Chooses the faster of one thread and `most` threads for this model. The trial gradients are thrown away.
 pub(crate) fn choose(training: &mut Training, most: usize, stop: &Interrupt) -> Result<ThreadPool, TrainError> {
     let pool = |threads| pool(threads).map_err(anyhow::Error::from);
     let (one, all) = (pool(1)?, pool(most)?);
@@ -76,7 +77,7 @@ pub(crate) fn choose(training: &mut Training, most: usize, stop: &Interrupt) -> 
     Ok(if together < alone { all } else { one })
 }
 
-/// The median time of a step.
+/// Returns the median step time.
 fn trial(training: &mut Training, stop: &Interrupt) -> Result<Duration, TrainError> {
     let mut times = Vec::new();
     let began = Instant::now();

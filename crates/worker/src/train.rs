@@ -23,16 +23,16 @@ use crate::rows;
 use crate::tally::{StepTimes, Tally};
 use crate::telemetry::{StepDone, Telemetry, TelemetryConfig};
 
-/// When and how a worker's training ends, and what it tells meanwhile.
+/// When and how a worker's training ends, and what it reports meanwhile.
 #[derive(Debug, Clone)]
 pub struct TrainConfig {
     /// The last global step, if the run ends by steps.
     pub steps: Option<u64>,
-    /// Epochs to train for, if that is what ends it.
+    /// The last epoch, if the run ends by epochs.
     pub epochs: Option<u64>,
     /// The learning rate at the start.
     pub learning_rate: f32,
-    /// How it changes.
+    /// How the learning rate changes.
     pub schedule: Schedule,
     /// The largest norm of a gradient; a larger one is scaled down to it.
     pub clip_norm: Option<f32>,
@@ -40,26 +40,27 @@ pub struct TrainConfig {
     pub data_patience: Duration,
     /// Whether the chief scores the network after every epoch, and not only at the end.
     pub evaluate_epochs: bool,
-    /// What is told meanwhile.
+    /// What is reported meanwhile.
     pub telemetry: TelemetryConfig,
 }
 
-/// Why training stopped before its end.
+/// Why training stopped early.
 #[derive(Debug, thiserror::Error)]
 pub enum TrainError {
     /// The parameters could not be reached.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// No joined worker computes.
+    /// No joined worker is left to compute.
     #[error(transparent)]
     Crew(CrewError),
-    /// A batch could not be made, a step not be computed or the network not be scored, for a reason of the model.
+    /// A batch could not be made, a step could not be computed, or the network could not be scored, because of the
+    /// model.
     #[error("{0:#}")]
     Model(anyhow::Error),
     /// The loss is infinite or not a number.
     #[error("the loss is {loss} at step {step} (global step {global_step})")]
     NotFinite {
-        /// What it is.
+        /// The loss.
         loss: f32,
         /// The worker's step.
         step: u64,
@@ -69,39 +70,39 @@ pub enum TrainError {
     /// A joined worker has answered with a value that is not finite. Nothing was pushed.
     #[error("{found} at step {step} (global step {global_step})")]
     AnswerNotFinite {
-        /// What it is, and which worker.
+        /// The value and the worker that sent it.
         found: CrewError,
         /// The worker's step.
         step: u64,
         /// The global step.
         global_step: u64,
     },
-    /// The loss and its gradient are numbers, but not all of the running state after the step. Nothing was pushed.
+    /// The loss and its gradient are finite, but part of the running state after the step is not. Nothing was pushed.
     #[error(
         "the running state {parameter} contains {value} at step {step} (global step {global_step}), where the loss is {loss}"
     )]
     StateNotFinite {
         /// The path of the tensor.
         parameter: String,
-        /// What is in it.
+        /// The value in it that is not finite.
         value: f32,
-        /// The loss of a sample.
+        /// The loss per sample.
         loss: f32,
         /// The worker's step.
         step: u64,
         /// The global step.
         global_step: u64,
     },
-    /// The loss is a number, but part of its gradient is infinite or not one. Nothing of it was pushed.
+    /// The loss is finite, but part of its gradient is not. Nothing was pushed.
     #[error(
         "the gradient of {parameter} contains {value} at step {step} (global step {global_step}), where the loss is {loss}"
     )]
     GradientNotFinite {
         /// The path of the parameter.
         parameter: String,
-        /// What is in its gradient.
+        /// The value in its gradient that is not finite.
         value: f32,
-        /// The loss of a sample.
+        /// The loss per sample.
         loss: f32,
         /// The worker's step.
         step: u64,
@@ -120,7 +121,7 @@ impl From<anyhow::Error> for TrainError {
     }
 }
 
-/// A worker's training: what it keeps from step to step, and over a break in its connection.
+/// A worker's training: its state from step to step, which survives a break in the connection.
 pub struct Training {
     config: TrainConfig,
     replica: Box<dyn Replica>,
@@ -168,7 +169,7 @@ impl Training {
             }
             pulled = client.wait()?;
             self.follow_schedule(client, pulled.step);
-            // A push that came after the run's last update is no step: there is nothing to tell of.
+            // A push that came after the run's last update is not a step: there is nothing to report.
             if pulled.applied || self.config.steps.is_none_or(|steps| pulled.step < steps) {
                 let (global_step, learning_rate) = (pulled.step, client.learning_rate().rate);
                 let traffic = client.traffic() - traffic;
@@ -205,7 +206,7 @@ impl Training {
         Ok(())
     }
 
-    /// A loop that has not begun.
+    /// Makes a loop that has not begun.
     pub fn new(config: TrainConfig, replica: Box<dyn Replica>, order: Order, progress: Progress) -> Self {
         let batches = Batches::new(config.telemetry.worker, replica.source(), order, config.data_patience);
         let chance = replica.info().chance_loss;
@@ -219,12 +220,12 @@ impl Training {
         &mut *self.replica
     }
 
-    /// Batches an epoch.
+    /// Batches per epoch.
     pub fn batches(&self) -> usize {
         self.batches.per_epoch()
     }
 
-    /// Samples that an epoch leaves out, because they do not fill a batch.
+    /// Samples that an epoch omits, because they do not fill a batch.
     pub fn left_out(&self) -> usize {
         self.batches.left_out()
     }
@@ -234,20 +235,20 @@ impl Training {
         &self.telemetry.tally
     }
 
-    /// What is wrong with how the run learns, as of the last step.
+    /// Returns what is wrong with how the run learns, as of the last step.
     pub fn warning(&self) -> Option<Warning> {
         self.telemetry.warning()
     }
 
-    /// Goes to where this worker has had so many batches, in this process or an earlier one, and sent this note along
-    /// with the last of them, and where the run has come to this step.
+    /// Moves to where this worker has trained on this many batches, in this process or an earlier one, and the run has
+    /// reached this global step. `note` is the one that was pushed with the last of those batches.
     pub fn go_to(&mut self, batches: u64, note: &str, global_step: u64) {
         self.batches.seek(batches);
         self.telemetry.go_to(batches, global_step);
         self.reporter.iter_mut().for_each(|reporter| reporter.recall(note));
     }
 
-    /// The batch that this thread is making, if it is.
+    /// The batch that this thread may be making.
     pub(crate) fn making(&self) -> Making {
         self.batches.making().clone()
     }
@@ -262,7 +263,7 @@ impl Training {
         Ok(began.elapsed())
     }
 
-    /// Pulls the values for the first step, which needs these rows, and makes up for a report that was due.
+    /// Pulls the values and these rows for the first step, and catches up on a report that was due.
     fn begin(
         &mut self,
         client: &mut ParameterClient,
@@ -277,7 +278,7 @@ impl Training {
         self.follow_schedule(client, pulled.step); // which is not the first if it goes on from a checkpoint
         self.reporter.iter_mut().for_each(Reporter::begin);
         if self.report_is_due() {
-            // The push before it was this worker's last, and the report did not come to be.
+            // Training was interrupted after this worker's last push, before its report.
             return self.report(client, rows, is_chief(), watch);
         }
         Ok(pulled)
@@ -291,14 +292,14 @@ impl Training {
         self.reporter.as_ref().is_some_and(|reporter| reporter.is_due(self.tally().steps))
     }
 
-    /// Counts a step for the next report; what is to be remembered with its push.
+    /// Counts a step for the next report, and returns the note to push with it.
     fn note(&mut self, loss: f32) -> anyhow::Result<String> {
         let Some(reporter) = &mut self.reporter else { return Ok(String::new()) };
         reporter.count(loss);
         reporter.note()
     }
 
-    /// Whoever sees a step first sets its rate for all; the version keeps it from being set back.
+    /// The first worker to see a step sets its rate for all; the version prevents it from being set back.
     fn follow_schedule(&self, client: &mut ParameterClient, step: u64) {
         if self.config.schedule != Schedule::Constant {
             let rate = self.config.schedule.rate(self.config.learning_rate, step);
@@ -306,7 +307,7 @@ impl Training {
         }
     }
 
-    /// Adds to what a joined worker has answered in which step that was.
+    /// Adds the current step to an error about a joined worker's answer.
     fn at_step(&self, error: TrainError, base: u64) -> TrainError {
         match error {
             TrainError::Crew(found @ CrewError::NotFinite { .. }) => {
@@ -316,8 +317,8 @@ impl Training {
         }
     }
 
-    /// Checks that loss, gradients and running state are finite before any of it is pushed, and clips the gradient. Its
-    /// norm is measured if the gradient may have to be clipped or a curve needs the norm: it is finite if the gradient is.
+    /// Checks that loss, gradients and running state are finite before any of it is pushed, and clips the gradient. The
+    /// norm is measured if the gradient may have to be clipped or a curve needs it; it is finite if the gradient is.
     fn examine(&self, result: &mut StepResult, base: u64) -> Result<(f32, Option<f64>), TrainError> {
         let loss = result.loss;
         let (step, global_step) = (self.tally().steps + 1, base + 1);
@@ -335,7 +336,7 @@ impl Training {
         if let (Some(norm), Some(largest)) = (norm, self.config.clip_norm) {
             gradient::clip(&mut result.gradients, norm, largest);
         }
-        // Servers assign running state as it is, and every worker would have it.
+        // Servers assign running state unchecked, and every worker would receive it.
         let state = self.replica.table().iter().zip(&result.state);
         for ((_, spec), values) in state.filter(|((_, spec), _)| spec.kind == ParameterKind::State) {
             if let Some(value) = gradient::first_not_finite(values) {
@@ -346,7 +347,7 @@ impl Training {
         Ok((loss, norm))
     }
 
-    /// Scores the network with its final values, after this step. The run has ended well.
+    /// Scores the network with its final values after this step, when the run has ended well.
     pub fn score_last(&mut self, step: u64, values: &[TensorBuffer]) -> anyhow::Result<Metrics> {
         let metrics = self.score(step, values)?;
         if self.telemetry.board().is_wanted() {
@@ -365,7 +366,7 @@ impl Training {
         Ok(metrics)
     }
 
-    /// Shows pictures of what the network does with the values that it has. They are no reason for a run to fail.
+    /// Writes pictures of the network's results with its current values. A failure does not end the run.
     fn draw(&mut self, step: u64) {
         match self.replica.images() {
             Ok(images) => self.telemetry.images(step, &images),
@@ -373,7 +374,7 @@ impl Training {
         }
     }
 
-    /// The same as [`Training::score_now`], told as time in which this worker does not train.
+    /// Like [`Training::score_now`], but counted as time in which this worker does not train.
     fn score_aside(
         &mut self,
         client: &mut ParameterClient,
@@ -386,7 +387,8 @@ impl Training {
         scored
     }
 
-    /// Scores the network with the values of now. `pulled` stays what the next step, with these rows, is computed on.
+    /// Scores the network with the current values. `pulled` remains what the next step, with these rows, is computed
+    /// on.
     fn score_now(
         &mut self,
         client: &mut ParameterClient,
@@ -408,7 +410,7 @@ impl Training {
         Ok(metrics)
     }
 
-    /// Reports on the last steps, and lowers the learning rate if that is due. Gives the values for the next step.
+    /// Reports on the last steps, and lowers the learning rate if that is due. Returns the values for the next step.
     fn report(
         &mut self,
         client: &mut ParameterClient,
@@ -434,7 +436,7 @@ impl Training {
         Ok(pulled)
     }
 
-    /// The loss on each part of the held-out data.
+    /// Returns the loss on each part of the held-out data.
     fn score_held_out(&mut self, client: &mut ParameterClient, draw: u64) -> Result<Vec<HeldOut>, TrainError> {
         let mut scored = Vec::new();
         for (name, batch) in self.replica.held_out(draw)? {

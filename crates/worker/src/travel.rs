@@ -1,8 +1,8 @@
-//! How a batch travels to another process that computes on it: as a list of tensors, which is all that a connection has
-//! to know.
+//! How a batch travels to another process that computes on it: as a list of tensors, which is all that a connection
+//! needs to know.
 //!
-//! Tensors, numbers, texts, and tuples, options and lists of these travel by themselves. A struct of them is named in one
-//! line, with [`travels!`](crate::travels). Nothing here connects or computes.
+//! Numbers, strings, tensors, and tuples, options and lists of them travel as they are. A struct of them is declared in
+//! one line with [`travels!`](crate::travels). Nothing here connects or computes.
 
 use std::any::type_name;
 use std::collections::VecDeque;
@@ -10,29 +10,29 @@ use std::collections::VecDeque;
 pub use burn::tensor::Device;
 use burn::tensor::{Bool, DType, Int, Tensor, TensorData};
 
-/// What may be a batch of a model. A type that does not travel implements it with nothing in it, `impl Travel for MyBatch
-/// {}`, and can be trained wherever its batches stay in one process.
+/// A type that can be a model's batch. A type that does not travel has an empty implementation, `impl Travel for
+/// MyBatch {}`, and can be trained wherever its batches stay in one process.
 pub trait Travel: Sized + Send + 'static {
-    /// Adds it to a parcel.
+    /// Adds the value to a parcel.
     fn pack(self, _parcel: &mut Parcel) -> Result<(), TravelError> {
         Err(TravelError::Unable(type_name::<Self>()))
     }
 
-    /// Takes it from a parcel, in which it is next.
+    /// Takes the value from the front of a parcel.
     fn unpack(_parcel: &mut Parcel, _device: &Device) -> Result<Self, TravelError> {
         Err(TravelError::Unable(type_name::<Self>()))
     }
 
-    /// Adds several in a row.
+    /// Adds several values in a row.
     fn pack_all(all: Vec<Self>, parcel: &mut Parcel) -> Result<(), TravelError> {
         parcel.put_length(all.len());
         all.into_iter().try_for_each(|one| one.pack(parcel))
     }
 
-    /// Takes several in a row.
+    /// Takes several values in a row.
     fn unpack_all(parcel: &mut Parcel, device: &Device) -> Result<Vec<Self>, TravelError> {
         let count = parcel.take_length()?;
-        // Each has at least one item: what is not there is not made room for.
+        // Each value has at least one item. Checking first avoids allocating for values that are not there.
         if count > parcel.len() {
             return Err(TravelError::Malformed(format!("a list of {count} in {} items", parcel.len())));
         }
@@ -40,43 +40,43 @@ pub trait Travel: Sized + Send + 'static {
     }
 }
 
-/// Why something does not travel.
+/// Why a value does not travel.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TravelError {
-    /// Its type does not say how.
+    /// Its type does not implement it.
     #[error("{0} cannot be sent to another process: describe it with `windlass::travels!`")]
     Unable(&'static str),
-    /// What has arrived is something else.
+    /// The received data do not match the type.
     #[error("received data of the wrong form: {0}")]
     Malformed(String),
 }
 
-/// Tensors on their way to another process. Floats are of 32 bits, integers of 64, booleans are bytes.
+/// Tensors on their way to another process. Floats have 32 bits, integers 64, and booleans are bytes.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Parcel(VecDeque<TensorData>);
 
 impl Parcel {
-    /// Whether there is nothing left in it.
+    /// Whether the parcel is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// How many tensors are left in it.
+    /// The number of tensors left.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// The tensors that are left in it, in their order.
+    /// The tensors that are left, in order.
     pub fn items(&self) -> impl Iterator<Item = &TensorData> {
         self.0.iter()
     }
 
-    /// The tensors that are left in it.
+    /// Returns the tensors that are left.
     pub fn into_items(self) -> impl Iterator<Item = TensorData> {
         self.0.into_iter()
     }
 
-    /// Adds a tensor, as one of the types that travel.
+    /// Adds a tensor, converted to one of the types that travel.
     pub fn put(&mut self, data: TensorData) {
         let data = match data.dtype() {
             DType::F32 | DType::I64 | DType::U8 => data,
@@ -90,7 +90,7 @@ impl Parcel {
         self.0.push_back(data);
     }
 
-    /// Takes the next tensor, which has this type.
+    /// Takes the next tensor, which must have this type.
     pub fn take(&mut self, dtype: DType) -> Result<TensorData, TravelError> {
         let next = self.0.pop_front().ok_or_else(|| TravelError::Malformed("too few tensors".to_owned()))?;
         if next.dtype() != dtype {
@@ -99,7 +99,7 @@ impl Parcel {
         Ok(next)
     }
 
-    /// The same, if it has this many dimensions.
+    /// Like [`Parcel::take`], for a tensor that must have this many dimensions.
     fn take_ranked(&mut self, dtype: DType, rank: usize) -> Result<TensorData, TravelError> {
         let next = self.take(dtype)?;
         match next.shape().num_dims() {
@@ -139,7 +139,7 @@ impl<const D: usize> Travel for Tensor<D> {
 
 impl<const D: usize> Travel for Tensor<D, Int> {
     fn pack(self, parcel: &mut Parcel) -> Result<(), TravelError> {
-        // Of bytes, too: as they are, only booleans travel as those.
+        // Bytes are converted too: only booleans travel as bytes.
         parcel.put(self.into_data().convert::<i64>());
         Ok(())
     }
@@ -163,7 +163,7 @@ impl<const D: usize> Travel for Tensor<D, Bool> {
     }
 }
 
-/// Numbers travel as integers of 64 bits, as bytes or as floats; many of them as one tensor.
+/// Numbers travel as 64-bit integers, as bytes or as floats; several numbers travel as one tensor.
 macro_rules! numbers_travel {
     ($($number:ty: $carried:ty as $dtype:expr),* $(,)?) => {$(
         impl Travel for $number {
@@ -204,7 +204,7 @@ macro_rules! numbers_travel {
     )*};
 }
 
-/// A number that travels as another.
+/// A number that travels as another type.
 trait Carried<C>: Sized {
     fn carry(self) -> C;
     fn deliver(carried: C) -> Option<Self>;
@@ -231,7 +231,7 @@ numbers_travel!(
     i64: i64 as DType::I64,
 );
 
-/// As its bits.
+/// Travels as its bits.
 impl Travel for f64 {
     fn pack(self, parcel: &mut Parcel) -> Result<(), TravelError> {
         (self.to_bits() as i64).pack(parcel)
@@ -281,7 +281,7 @@ impl Travel for String {
         text(bytes)
     }
 
-    /// Their lengths, and all of their bytes.
+    /// Packs the lengths, then all bytes.
     fn pack_all(all: Vec<Self>, parcel: &mut Parcel) -> Result<(), TravelError> {
         usize::pack_all(all.iter().map(Self::len).collect(), parcel)?;
         u8::pack_all(all.concat().into_bytes(), parcel)
@@ -378,7 +378,7 @@ tuples_travel! {
     A B C D E F;
 }
 
-/// Says that a struct travels by these fields, which are all of its fields: `travels!(MyBatch { images, labels });`
+/// Declares that a struct travels by these fields, which are all of its fields: `travels!(MyBatch { images, labels });`
 #[macro_export]
 macro_rules! travels {
     ($name:ty { $($field:ident),+ $(,)? }) => {

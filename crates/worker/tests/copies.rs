@@ -1,4 +1,4 @@
-//! A step's gradients leave Burn, and values enter it, without being copied: counted at the allocator.
+//! Checks at the allocator that a step's gradients leave Burn, and values enter it, without being copied.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,7 +19,7 @@ const OUTPUTS: usize = 97;
 /// Nothing else in a step is as large.
 const WEIGHT_BYTES: usize = INPUTS * OUTPUTS * size_of::<f32>();
 
-/// How often memory of the weight's size has been allocated.
+/// The number of allocations of the weight's size.
 static ALLOCATED: AtomicUsize = AtomicUsize::new(0);
 
 struct Counting;

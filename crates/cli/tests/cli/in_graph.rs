@@ -295,6 +295,17 @@ fn a_second_client_hears_who_the_first_is_and_a_third_is_served_when_that_has_le
 }
 
 #[test]
+fn a_joined_worker_that_is_told_to_stop_has_not_lost_its_client() {
+    let worker = Joined::start("");
+    let client = endless(std::slice::from_ref(&worker), "--mode sync");
+    worker.process.signal(Signal::TERM);
+    let told = worker.process.wait();
+    assert_eq!(told.exit_code(), Some(143), "{told}");
+    assert!(!told.stderr.contains("lost "), "{told}");
+    stop(client);
+}
+
+#[test]
 fn one_worker_under_two_names_is_refused() {
     let worker = Joined::start("");
     let other = worker.address.replace("127.0.0.1", "localhost");

@@ -4,8 +4,8 @@ use rayon::prelude::*;
 
 use crate::buffer::Floats;
 
-/// Images that one piece of work takes. Gradients of weights are summed within a piece, then over the pieces in
-/// their order: the sum is the same for any number of threads.
+/// Images per piece of work. Gradients of weights are summed within a piece, then over the pieces in order, so that the
+/// sum is the same for any number of threads.
 pub(super) const IMAGES_PER_PIECE: usize = 4;
 
 /// The sizes of a convolution.
@@ -49,22 +49,22 @@ impl Shape {
         }
     }
 
-    /// Values of an input image.
+    /// The number of values in an input image.
     pub(super) fn input(&self) -> usize {
         self.channels * self.height * self.width
     }
 
-    /// Values of an output image.
+    /// The number of values in an output image.
     pub(super) fn output(&self) -> usize {
         self.filters * self.places()
     }
 
-    /// Where a filter is applied in an image.
+    /// The number of places in an image where a filter is applied.
     pub(super) fn places(&self) -> usize {
         self.out_height * self.out_width
     }
 
-    /// Values that a filter sees in a place.
+    /// The number of values that a filter sees in one place.
     pub(super) fn depth(&self) -> usize {
         self.channels * self.kernel_height * self.kernel_width
     }
@@ -89,7 +89,7 @@ impl Shape {
         outputs.chunks_exact(self.output()).zip(gradients.chunks_exact(self.output()))
     }
 
-    /// One row for every value that a filter sees, one column for every place where it is applied.
+    /// Writes one row for every value that a filter sees, with one column for every place where the filter is applied.
     pub(super) fn unroll(&self, input: &[f32], columns: &mut [f32]) {
         let rows = columns.chunks_exact_mut(self.places());
         for (row, tap) in rows.zip(self.taps()) {
@@ -106,7 +106,7 @@ impl Shape {
         }
     }
 
-    /// The sum of what [`Self::unroll`] copied from each value of the input.
+    /// The transpose of [`Self::unroll`]: adds every column value to the input value that it was copied from.
     pub(super) fn roll(&self, columns: &[f32], input: &mut [f32]) {
         for (row, tap) in columns.chunks_exact(self.places()).zip(self.taps()) {
             for (y, line) in row.chunks_exact(self.out_width).enumerate() {
@@ -124,7 +124,7 @@ impl Shape {
         let shape = *self;
         (0..self.depth()).map(move |index| {
             let (kernel_x, rest) = (index % shape.kernel_width, index / shape.kernel_width);
-            // The first and the last place whose tap is within the image.
+            // The first place whose tap is within the image, and the end of those places.
             let from = shape.padding.saturating_sub(kernel_x).div_ceil(shape.stride);
             let inside = (shape.width + shape.padding).saturating_sub(kernel_x).div_ceil(shape.stride);
             let (from, to) = (from.min(shape.out_width), inside.min(shape.out_width));
@@ -139,7 +139,7 @@ impl Shape {
         })
     }
 
-    /// Where the line of the input begins that a tap sees in a line of the output.
+    /// Returns the start of the input line that a tap sees in a line of the output.
     fn source_line(&self, tap: &Tap, y: usize) -> Option<usize> {
         let source_y = (y * self.stride + tap.kernel_y).checked_sub(self.padding)?;
         (source_y < self.height).then_some((tap.channel * self.height + source_y) * self.width)
@@ -150,9 +150,9 @@ impl Shape {
 struct Tap {
     channel: usize,
     kernel_y: usize,
-    /// The places of a line of output where it is within the image.
+    /// The places of an output line where the tap is within the image.
     from: usize,
     to: usize,
-    /// Where it is in the line of the input in the first of them.
+    /// The position in the input line at the first of those places.
     first: usize,
 }

@@ -1,9 +1,9 @@
-//! A decoder of gated recurrent units that attends, over a whole sequence on the CPU.
+//! A decoder of gated recurrent units with attention, over a whole sequence on the CPU.
 //!
-//! A step depends on the one before through the states and through what the attention found, so nothing of it can be
-//! done for all steps at once; but each row of the batch is by itself. A thread takes its rows from the first step to
-//! the last and back, without waiting for others, and every weight gets its gradient in one product at the end. Step by
-//! step, each weight's gradient would be made, written and added up once a step.
+//! A step depends on the previous one through the states and the context, so nothing can be done for all steps at once;
+//! but the rows of the batch are independent. A thread takes its rows from the first step to the last and back, without
+//! waiting for others, and every weight gets its gradient in one product at the end. Step by step, each weight's
+//! gradient would be computed, written and added up once per step.
 
 use burn::backend::flex::FlexTensor;
 use rayon::prelude::*;
@@ -16,10 +16,10 @@ use crate::matrix::{Matrix, MatrixMut, Old, least_rows, multiply, product, trans
 use crate::record::Saved;
 use crate::vector::column_sums;
 
-/// How many tensors a decoder is given.
+/// The number of input tensors of a decoder.
 pub(crate) const INPUTS: usize = 11;
 
-/// What a decoder is given, all in one piece.
+/// The inputs of a decoder, all contiguous.
 #[derive(Clone, Debug)]
 struct Given {
     sizes: Sizes,
@@ -106,20 +106,20 @@ impl Given {
         self.sizes.share(self.sizes.least_rows().max(of_attention))
     }
 
-    /// Numbers of a key, and of a value.
+    /// The sizes of a key and of a value.
     fn depths(&self) -> (usize, usize) {
         let ([_, _, size], [_, _, depth]) = (dimensions(&self.keys), dimensions(&self.values));
         (size, depth)
     }
 
-    /// One layer's part of what all layers have.
+    /// Returns one layer's part of stacked values.
     fn layer<'a>(&self, values: &'a [f32], layer: usize) -> &'a [f32] {
         let part = values.len() / self.layers;
         &values[layer * part..(layer + 1) * part]
     }
 }
 
-/// What the steps leave behind, by layer where there are layers: [time, batch, ...] each.
+/// What the steps save, by layer where there are layers: [time, batch, ...] each.
 struct Buffers {
     fed: Vec<f32>,
     gates: Vec<Vec<f32>>,
@@ -130,7 +130,7 @@ struct Buffers {
     found: Vec<f32>,
 }
 
-/// The same for some rows of the batch: a slice for every step.
+/// [`Buffers`] for some rows of the batch: a slice for every step.
 struct Part<'a> {
     fed: Vec<&'a mut [f32]>,
     gates: Vec<Vec<&'a mut [f32]>>,
@@ -183,7 +183,7 @@ impl Buffers {
     }
 }
 
-/// For each layer its parts, to be taken one by one.
+/// Returns an iterator over the parts of each layer.
 fn divide_layers(
     layers: &mut [Vec<f32>],
     batch: usize,
@@ -193,7 +193,7 @@ fn divide_layers(
     layers.iter_mut().map(|values| divide(values, batch, share, width).into_iter()).collect()
 }
 
-/// For every step and row the top state and what the attention found, [time, batch, hidden + depth].
+/// Returns the top state and the context for every step and row, [time, batch, hidden + depth].
 pub(crate) fn forward(inputs: [FlexTensor; INPUTS]) -> (FlexTensor, Decoder) {
     let given = Given::new(inputs);
     let Sizes { time, batch, hidden, .. } = given.sizes;
@@ -224,7 +224,7 @@ pub(crate) fn forward(inputs: [FlexTensor; INPUTS]) -> (FlexTensor, Decoder) {
 }
 
 impl Part<'_> {
-    /// All steps of the rows from `first_row` on.
+    /// Runs all steps of the rows from `first_row` on.
     fn run(mut self, given: &Given, first_row: usize) {
         let Sizes { time, batch, hidden, .. } = given.sizes;
         let (size, depth) = given.depths();
@@ -270,7 +270,7 @@ impl Part<'_> {
 }
 
 impl Given {
-    /// What the attention looks at for one row of the batch.
+    /// Returns the attention's inputs for one row of the batch.
     fn row<'a>(&'a self, row: usize, query: &'a [f32]) -> Row<'a> {
         let (size, depth) = self.depths();
         Row {
@@ -282,7 +282,7 @@ impl Given {
     }
 }
 
-/// What was given, and what every step left behind.
+/// The inputs, and what every step has saved.
 #[derive(Clone, Debug)]
 pub(crate) struct Decoder {
     given: Given,
@@ -295,7 +295,7 @@ pub(crate) struct Decoder {
     found: FlexTensor,
 }
 
-/// The weights as the way back multiplies by them at every step: column by column in memory.
+/// The weights transposed in memory, as every step of the backward pass multiplies by them.
 struct Turned {
     attended: Vec<f32>,
     input: Vec<Vec<f32>>,
@@ -305,13 +305,13 @@ struct Turned {
 
 /// Gradients of some rows of the batch.
 struct PartBack<'a> {
-    /// Of the gates, which they replace.
+    /// The gates, replaced by their gradients.
     gates: Vec<Vec<&'a mut [f32]>>,
     words: Vec<&'a mut [f32]>,
     queries: Vec<&'a mut [f32]>,
     keys: &'a mut [f32],
     values: &'a mut [f32],
-    /// Of each layer's state before the first step.
+    /// The gradient of each layer's state before the first step.
     carried: Vec<&'a mut [f32]>,
 }
 
@@ -345,7 +345,7 @@ impl Decoder {
             for layer in (0..given.layers).rev() {
                 let query_weight = Matrix::new(&turned.query, given.layers * hidden);
                 let query_weight = query_weight.columns(layer * hidden..(layer + 1) * hidden);
-                // From the layer above, or for the top one from the output; and from the query.
+                // The gradient comes from the layer above, or from the output for the top layer, and from the query.
                 std::mem::swap(&mut gradient, &mut below);
                 multiply(
                     MatrixMut::new(&mut gradient, hidden),
@@ -377,7 +377,7 @@ impl Decoder {
         direction
     }
 
-    /// A layer's gradients, from those of its gates: of the input weights, the recurrent weights and the bias.
+    /// Returns a layer's gradients of the input weights, the recurrent weights and the bias, from those of its gates.
     fn layer_weights(&self, layer: usize, gates: &[f32]) -> [Vec<f32>; 3] {
         let given = &self.given;
         let Sizes { batch, hidden, .. } = given.sizes;
@@ -454,7 +454,7 @@ impl Saved<INPUTS> for Decoder {
         let by_states = |layer: usize| {
             product(Matrix::new(floats(&self.states[layer]), hidden).transposed(), Matrix::new(&queries, size))
         };
-        // The first step is fed nothing that was found.
+        // The first step has no previous context.
         let earlier = Matrix::new(&floats(&self.found)[..(time - 1) * batch * depth], depth).transposed();
         let attended = match time {
             1 => vec![0.0; depth * hidden],

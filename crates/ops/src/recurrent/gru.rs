@@ -1,4 +1,4 @@
-//! The gated recurrent unit, its reset gate applied before the recurrent product:
+//! The gated recurrent unit, with its reset gate applied before the recurrent product:
 //!
 //! r, u = sigmoid(x·W + h·U + b);  c = tanh(x·W + (r∘h)·U + b);  h' = u∘h + (1 − u)∘c
 //!
@@ -14,7 +14,7 @@ use crate::matrix::{Matrix, MatrixMut, Old, multiply};
 use crate::record::Saved;
 use crate::vector::vectorised;
 
-/// The states after every step, from the inputs, the first state, and the parameters.
+/// The states after every step, from the inputs, the initial state and the parameters.
 pub(crate) fn forward(inputs: [FlexTensor; 5]) -> (FlexTensor, Gru) {
     let [input, state, input_weight, recurrent_weight, bias] = all_contiguous(inputs);
     let sizes = Sizes::of(&input, &input_weight, &recurrent_weight, 3);
@@ -56,7 +56,7 @@ pub(crate) fn forward(inputs: [FlexTensor; 5]) -> (FlexTensor, Gru) {
 pub(super) struct Step<'a, 'b> {
     pub(super) hidden: usize,
     pub(super) gates: &'a mut [f32],
-    /// The state after the reset gate.
+    /// The previous state times the reset gate.
     pub(super) resets: &'a mut [f32],
     pub(super) next: &'b mut [f32],
     pub(super) previous: &'b [f32],
@@ -161,7 +161,7 @@ impl Saved<5> for Gru {
     }
 }
 
-/// The same rows of a step on the way back.
+/// The backward pass of one step for some rows of the batch.
 pub(super) struct StepBack<'a> {
     pub(super) hidden: usize,
     /// The gates; replaced by their gradients before activation.
@@ -189,7 +189,7 @@ pub(super) fn step_back(step: StepBack, turned: Matrix) {
                     update.iter_mut().zip(candidate).zip(carried).zip(previous.iter().zip(gradient))
                 {
                     let (u, c) = (*update, *candidate);
-                    // Over many steps it vanishes.
+                    // The gradient vanishes over many steps.
                     let state = flush(*carried + gradient);
                     *carried = state * u;
                     *update = state * (previous - c) * u * (1.0 - u);

@@ -14,7 +14,7 @@ use crate::matrix::{Matrix, MatrixMut, Old, multiply};
 use crate::record::Saved;
 use crate::vector::vectorised;
 
-/// The hidden states after every step and then the last cell state, in one tensor [time + 1, batch, hidden].
+/// The hidden states after every step, followed by the last cell state, in one tensor [time + 1, batch, hidden].
 pub(crate) fn forward(inputs: [FlexTensor; 6], forget_bias: f32) -> (FlexTensor, Lstm) {
     let [input, state, cell, input_weight, recurrent_weight, bias] = all_contiguous(inputs);
     let sizes = Sizes::of(&input, &input_weight, &recurrent_weight, 4);
@@ -58,7 +58,7 @@ pub(crate) fn forward(inputs: [FlexTensor; 6], forget_bias: f32) -> (FlexTensor,
     (states, saved)
 }
 
-/// From the sums of a step to its gates and states.
+/// Computes the gates and states of a step from its sums.
 fn activate(hidden: usize, gates: &mut [f32], bias: &[f32], cell: &[f32], next_cell: &mut [f32], next: &mut [f32]) {
     vectorised(
         #[inline(always)]
@@ -156,14 +156,14 @@ impl Saved<6> for Lstm {
     }
 }
 
-/// Some rows of a step on the way back.
+/// The backward pass of one step for some rows of the batch.
 struct StepBack<'a> {
     hidden: usize,
     /// The gates; replaced by their gradients before activation.
     gates: &'a mut [f32],
     /// The gradient of the hidden state after the step, from later steps.
     carried: &'a mut [f32],
-    /// The same of the cell state; replaced by that of the cell state before.
+    /// The gradient of the cell state after the step; replaced by that of the cell state before.
     carried_cell: &'a mut [f32],
     cell: &'a [f32],
     previous_cell: &'a [f32],
@@ -202,7 +202,7 @@ fn row_back(
 ) {
     for index in 0..carried_cell.len() {
         let (i, j, f, o) = (input[index], new[index], forget[index], output[index]);
-        // Over many steps both vanish.
+        // Both gradients vanish over many steps.
         let state = flush(carried[index] + gradient[index]);
         let squashed = tanh(cell[index]);
         let inner = flush(carried_cell[index] + state * o * (1.0 - squashed * squashed));

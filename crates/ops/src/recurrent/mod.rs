@@ -1,7 +1,7 @@
-//! Recurrent layers on the CPU, over a whole sequence: [time, batch, size], so that a step is one piece of memory.
+//! Recurrent layers on the CPU, over a whole sequence: [time, batch, size], so that each step is contiguous in memory.
 //!
-//! What does not depend on the step before is done for all steps at once: the projection of the inputs, and in the
-//! backward pass every weight's gradient. The recurrence itself runs on each thread for its own rows of the batch,
+//! Whatever does not depend on the previous step is done for all steps at once: the projection of the inputs, and in
+//! the backward pass every weight's gradient. In the recurrence itself, each thread takes its own rows of the batch
 //! from the first step to the last, without waiting for the other threads.
 
 pub(crate) mod decoder;
@@ -16,9 +16,9 @@ use crate::buffer::{contiguous, dimensions, floats, tensor};
 use crate::matrix::{Matrix, MatrixMut, Old, even_share, least_rows, multiply_large, product, transposed};
 use crate::vector::column_sums;
 
-/// The smallest number of rows for which a thread's matrix products run at full speed, and its multiples.
+/// A thread's matrix products run at full speed for multiples of this number of rows.
 const TILE: usize = 4;
-/// Below so many multiplications in all steps together, one thread is faster.
+/// Below this many multiplications over all steps, one thread is faster.
 const FEW: usize = 1 << 21;
 
 /// The sizes of a layer and its input.
@@ -28,12 +28,12 @@ pub(crate) struct Sizes {
     pub(crate) batch: usize,
     pub(crate) input: usize,
     pub(crate) hidden: usize,
-    /// How many times the hidden size a row of gates is.
+    /// The width of a row of gates, in multiples of the hidden size.
     pub(crate) gates: usize,
 }
 
 impl Sizes {
-    /// Read from the input, its weights and the recurrent weights, which must agree.
+    /// Reads the sizes from the input, its weights and the recurrent weights, which must agree.
     fn of(input: &FlexTensor, input_weight: &FlexTensor, recurrent_weight: &FlexTensor, gates: usize) -> Self {
         let [time, batch, size] = dimensions(input);
         let [hidden, width] = dimensions(recurrent_weight);
@@ -47,19 +47,20 @@ impl Sizes {
         self.gates * self.hidden
     }
 
-    /// Rows of the batch for each thread: as many as products of theirs need for the same bits as those of all rows.
+    /// Rows of the batch for each thread: at least `least`, so that the products have the same bits as those of all
+    /// rows.
     fn share(&self, least: usize) -> usize {
         let most = self.time * self.batch * self.hidden * self.width() / FEW;
         even_share(self.batch, rayon::current_num_threads().min(most), TILE, least)
     }
 
-    /// What the products of a step need.
+    /// The least number of rows for the products of a step.
     fn least_rows(&self) -> usize {
         least_rows(self.hidden, self.width())
     }
 }
 
-/// A buffer of all steps, divided by rows of the batch: for each share of the batch, its piece of every step.
+/// Divides a buffer of all steps by rows of the batch: for each share of the batch, its piece of every step.
 fn divide(values: &mut [f32], batch: usize, share: usize, width: usize) -> Vec<Vec<&mut [f32]>> {
     let mut parts: Vec<Vec<&mut [f32]>> = (0..batch.div_ceil(share)).map(|_| Vec::new()).collect();
     for step in values.chunks_mut(batch * width) {
@@ -70,12 +71,12 @@ fn divide(values: &mut [f32], batch: usize, share: usize, width: usize) -> Vec<V
     parts
 }
 
-/// Some rows of one step of a buffer of all steps.
+/// Returns some rows of one step from a buffer of all steps.
 fn of_step(values: &[f32], time: usize, step: usize, rows: Range<usize>) -> &[f32] {
     &values[time * step..][rows]
 }
 
-/// The gradients that are left when those of the gates before activation are known for every step.
+/// Computes the remaining gradients once those of the gates before activation are known for every step.
 struct Remaining<'a> {
     sizes: Sizes,
     gates: &'a [f32],
@@ -95,7 +96,8 @@ impl Remaining<'_> {
         tensor(product(input, Matrix::new(self.gates, width)), [self.sizes.input, width])
     }
 
-    /// Adds up what the states before each step, `first` and then `later`, did through some columns of the weights.
+    /// Computes the gradient of some columns of the recurrent weights. The states before each step are `first` and then
+    /// `later`.
     fn recurrent_weight(&self, target: &mut [f32], columns: Range<usize>, first: &[f32], later: &[f32]) {
         let Sizes { batch, hidden, .. } = self.sizes;
         let width = self.sizes.width();
@@ -118,11 +120,11 @@ impl Remaining<'_> {
     }
 }
 
-/// The recurrent weights as the way back multiplies by them at every step.
+/// The recurrent weights transposed, as every step of the backward pass multiplies by them.
 struct Turned<'a> {
     weight: &'a [f32],
     width: usize,
-    /// Column by column in memory too, which pays from the second step on.
+    /// A transposed copy in memory, which pays off from the second step on.
     copy: Option<Vec<f32>>,
 }
 
@@ -140,7 +142,7 @@ impl<'a> Turned<'a> {
     }
 }
 
-/// All inputs in one piece each.
+/// Makes all inputs contiguous.
 fn all_contiguous<const N: usize>(inputs: [FlexTensor; N]) -> [FlexTensor; N] {
     inputs.map(contiguous)
 }

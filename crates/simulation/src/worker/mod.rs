@@ -74,7 +74,7 @@ impl WorkerNode {
             id,
             pid,
             line: Line::new(hello, pid, Port::WorkerSession, world),
-            machine: WorkerMachine::new(WorkerId(id)),
+            machine: WorkerMachine::new(WorkerId(id), TaskId::worker(id)),
             doing: Doing::Nothing,
             acting: Incarnation::default(),
             connected: Incarnation::default(),

@@ -67,7 +67,7 @@ pub enum ClientError {
         source: io::Error,
     },
     /// The run is over, or this process was told to stop.
-    #[error("the run has ended")]
+    #[error("the run is over, or this process was told to stop")]
     Interrupted,
     /// The coordinator has readmitted this process as another incarnation.
     #[error("this process has rejoined the run")]

@@ -21,6 +21,8 @@ const AT_ONCE: usize = 1000;
 pub struct Connection {
     socket: Socket,
     incoming: Incoming,
+    /// Why nothing more can be sent, if that turned out after the answer to the last request.
+    broken: Option<ComputeError>,
 }
 
 /// Returns whether to stop waiting.
@@ -29,12 +31,17 @@ pub type IsStopped<'a> = &'a dyn Fn() -> bool;
 impl Connection {
     pub(super) fn new(mut socket: Socket) -> Result<Self, std::io::Error> {
         socket.set_nonblocking(true)?;
-        Ok(Self { socket, incoming: Incoming::new() })
+        Ok(Self { socket, incoming: Incoming::new(), broken: None })
     }
 
     /// The transport, for logs.
     pub fn kind(&self) -> &'static str {
         self.socket.kind()
+    }
+
+    /// Why the connection cannot be used any more, although the last request was answered.
+    pub fn broken(&self) -> Option<&ComputeError> {
+        self.broken.as_ref()
     }
 
     /// A second handle, by which another thread can end the connection.
@@ -180,8 +187,7 @@ pub fn exchange(requests: Vec<Request<'_>>, waiting: Waiting<'_>) -> Vec<Reply> 
                         None => {}
                     }
                 }
-                // If a task no longer receives this, the next request will notice.
-                (Some(Ok(_)), Some((told, every))) => drop(call.tell(told, *every)),
+                (Some(Ok(_)), Some((told, every))) => call.tell(told, *every),
                 _ => {}
             }
         }
@@ -222,8 +228,17 @@ struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// Sends a task that has answered a small message at this interval.
-    fn tell(&mut self, told: &'a [&'a [u8]], every: Duration) -> std::io::Result<()> {
+    /// Sends a task that has answered a small message at this interval. If it no longer receives it, its answer still
+    /// counts, but the connection is broken.
+    fn tell(&mut self, told: &'a [&'a [u8]], every: Duration) {
+        if self.connection.broken.is_none()
+            && let Err(error) = self.try_tell(told, every)
+        {
+            self.connection.broken = Some(error.into());
+        }
+    }
+
+    fn try_tell(&mut self, told: &'a [&'a [u8]], every: Duration) -> std::io::Result<()> {
         if self.outgoing.is_done() && self.spoken.elapsed() >= every {
             (self.outgoing, self.pieces, self.spoken) = (Outgoing::new(told), told, Instant::now());
         }
@@ -236,9 +251,9 @@ impl<'a> Call<'a> {
 
     /// The final outcome.
     fn reply(self) -> Reply {
-        if self.reply.as_ref().is_some_and(Result::is_ok) && !self.outgoing.is_done() {
+        if !self.outgoing.is_done() && self.connection.broken.is_none() {
             // The task is in the middle of a message and could not parse what comes next.
-            return Err(ComputeError::Silent(self.spoken.elapsed()));
+            self.connection.broken = Some(ComputeError::Unread);
         }
         self.reply.unwrap_or(Err(ComputeError::Stopped))
     }
@@ -246,7 +261,7 @@ impl<'a> Call<'a> {
     /// Moves what can be moved. Returns the answer once it is complete.
     fn advance(&mut self, waiting: &Waiting<'_>, moved: &mut bool) -> Result<Option<Message>, ComputeError> {
         let Waiting { patience, is_answer, .. } = *waiting;
-        let Connection { socket, incoming } = &mut *self.connection;
+        let Connection { socket, incoming, .. } = &mut *self.connection;
         if !self.outgoing.is_done() {
             let before = self.outgoing.written();
             self.outgoing.advance(socket, self.pieces)?;

@@ -37,6 +37,9 @@ pub enum ComputeError {
     /// Not a byte has come for this long.
     #[error("silent for {} s", .0.as_secs())]
     Silent(Duration),
+    /// The other end has not taken all of a message, so nothing can follow it.
+    #[error("it does not read what it is sent")]
+    Unread,
     /// The received data is not a message, or exceeds the limits.
     #[error(transparent)]
     Message(#[from] MessageError),

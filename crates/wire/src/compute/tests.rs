@@ -132,6 +132,40 @@ fn whoever_has_answered_hears_that_others_have_not() {
 }
 
 #[test]
+fn an_answer_counts_even_if_its_task_is_gone_before_the_others_have_answered() {
+    // A ring in shared memory accepts messages for a task that is gone, but a socket does not.
+    let sockets = || {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        [ours, theirs].map(|end| Connection::new(Socket::Unix(end)).unwrap())
+    };
+    let ([mut gone, mut quick], [mut waiting, mut slow]) = (sockets(), sockets());
+    quick.send(b"done", &[], PATIENCE, &running).unwrap();
+    let (quick, slow) = (std::cell::RefCell::new(Some(quick)), std::cell::RefCell::new(&mut slow));
+    // The quick task leaves when its answer has been read. The client then tells it to wait every time before it looks
+    // for a stop.
+    let hears = |index: usize, heard| {
+        if (index, heard) == (0, Heard::Answer) {
+            quick.borrow_mut().take();
+        }
+    };
+    let looks = std::cell::Cell::new(0);
+    let is_stopped = || {
+        looks.set(looks.get() + 1);
+        if looks.get() == 3 {
+            slow.borrow_mut().send(b"done", &[], PATIENCE, &running).unwrap();
+        }
+        false
+    };
+    let request = |connection| Request { connection, head: b"do".to_vec(), sections: Vec::new(), limits: LIMITS };
+    let meanwhile = Some((&b"wait"[..], Duration::ZERO));
+    let asked = Waiting { meanwhile, heard: &hears, is_stopped: &is_stopped, ..WAITING };
+    let replies = exchange(vec![request(&mut gone), request(&mut waiting)], asked);
+    assert!(replies.iter().all(|reply| reply.as_ref().unwrap().head == b"done"));
+    assert!(matches!(gone.broken(), Some(ComputeError::Io(_))), "{:?}", gone.broken());
+    assert!(waiting.broken().is_none());
+}
+
+#[test]
 fn a_sender_knows_what_its_reader_refuses() {
     let limits = Limits { head: 4, sections: 2, bytes: 16 };
     let two = Section::floats(&[2], &[1.0, 2.0]);

@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use windlass_core::cluster::{ServerId, WorkerId};
+use windlass_core::cluster::{ServerId, TaskId, WorkerId};
 use windlass_core::ledger::Incarnation;
 use windlass_core::lifecycle::{Outcome, exit_code};
 
@@ -117,6 +117,9 @@ enum Stage {
 #[derive(Debug)]
 pub struct WorkerMachine {
     id: WorkerId,
+    /// The task that people see: the worker itself, or the client of joined workers, which is one worker or several to
+    /// the servers.
+    shown_as: TaskId,
     stage: Stage,
     /// The incarnation of the last welcome; zero before the first.
     incarnation: Incarnation,
@@ -133,10 +136,11 @@ pub struct WorkerMachine {
 }
 
 impl WorkerMachine {
-    /// A worker that has not joined yet.
-    pub fn new(id: WorkerId) -> Self {
+    /// A worker that has not joined yet. People see it as this task, as which it is named.
+    pub fn new(id: WorkerId, shown_as: TaskId) -> Self {
         Self {
             id,
+            shown_as,
             stage: Stage::Idle,
             incarnation: Incarnation::default(),
             is_chief: false,
@@ -218,10 +222,15 @@ impl WorkerMachine {
     }
 
     fn hear_of_leaving(&mut self, left: &WorkerLeft, effects: &mut Vec<WorkerEffect>) {
+        let becomes_chief = left.chief == self.id.0 && !std::mem::replace(&mut self.is_chief, true);
+        if self.shown_as == TaskId::CLIENT {
+            // The other workers are in the same process, and joined workers have their numbers.
+            return;
+        }
         if !left.reason.is_empty() {
             effects.push(WorkerEffect::Warn(format!("{} is gone: {}", WorkerId(left.worker), left.reason)));
         }
-        if left.chief == self.id.0 && !std::mem::replace(&mut self.is_chief, true) {
+        if becomes_chief {
             effects.push(WorkerEffect::Mention("this worker is now the chief".to_owned()));
         }
     }
@@ -276,9 +285,11 @@ impl WorkerMachine {
             Cause::Interrupted => self.stopped = true,
             Cause::Unreachable => effects.push(self.fail(exit_code::PEERS, error.clone(), error, now)),
             Cause::NotFinite => {
-                effects.push(self.fail(exit_code::NUMERIC, format!("{}: {error}", self.id), error, now))
+                effects.push(self.fail(exit_code::NUMERIC, format!("{}: {error}", self.shown_as), error, now))
             }
-            Cause::Model => effects.push(self.fail(exit_code::INTERNAL, format!("{}: {error}", self.id), error, now)),
+            Cause::Model => {
+                effects.push(self.fail(exit_code::INTERNAL, format!("{}: {error}", self.shown_as), error, now))
+            }
         }
     }
 

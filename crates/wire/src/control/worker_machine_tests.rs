@@ -21,7 +21,11 @@ fn setback(cause: Cause) -> WorkerEvent {
 
 /// Worker 1, welcomed as incarnation 5 and training.
 fn training() -> WorkerMachine {
-    let mut machine = WorkerMachine::new(WorkerId(1));
+    training_as(TaskId::worker(1))
+}
+
+fn training_as(shown_as: TaskId) -> WorkerMachine {
+    let mut machine = WorkerMachine::new(WorkerId(1), shown_as);
     machine.handle(welcome(5), NOW);
     assert!(matches!(machine.handle(start(), NOW).as_slice(), [WorkerEffect::Work(Incarnation(5), Work::Train(_))]));
     machine
@@ -36,7 +40,7 @@ fn ended(effects: &[WorkerEffect]) -> Option<(u8, &str)> {
 
 #[test]
 fn one_piece_of_work_follows_the_other_and_each_is_reported_as_the_incarnation_it_was_done_as() {
-    let mut machine = WorkerMachine::new(WorkerId(1));
+    let mut machine = WorkerMachine::new(WorkerId(1), TaskId::worker(1));
     machine.handle(welcome(5), NOW);
     let first = machine.handle(WorkerEvent::Told(Told::Initialise(Initialise::default())), NOW);
     assert!(matches!(first.as_slice(), [WorkerEffect::Work(_, Work::Initialise(_))]));
@@ -103,7 +107,7 @@ fn a_worker_that_is_told_to_stop_ends_when_its_work_does() {
     let mut machine = training();
     assert!(machine.handle(WorkerEvent::Stop, NOW).is_empty());
     assert_eq!(ended(&machine.handle(setback(Cause::Interrupted), NOW)), Some((143, "told to stop")));
-    let mut idle = WorkerMachine::new(WorkerId(1));
+    let mut idle = WorkerMachine::new(WorkerId(1), TaskId::worker(1));
     assert_eq!(ended(&idle.handle(WorkerEvent::Stop, NOW)), Some((143, "told to stop")));
 }
 
@@ -132,6 +136,16 @@ fn a_worker_becomes_chief_when_the_chief_is_gone() {
     let effects = machine.handle(WorkerEvent::Told(Told::WorkerLeft(left)), NOW);
     assert!(matches!(effects.as_slice(), [WorkerEffect::Warn(_), WorkerEffect::Mention(_)]));
     assert!(machine.is_chief());
+}
+
+#[test]
+fn a_worker_that_is_part_of_the_client_is_not_mistaken_for_a_joined_worker() {
+    let mut machine = training_as(TaskId::CLIENT);
+    let left = WorkerLeft { worker: 0, reason: "it left".to_owned(), chief: 1, ..WorkerLeft::default() };
+    assert!(machine.handle(WorkerEvent::Told(Told::WorkerLeft(left)), NOW).is_empty());
+    assert!(machine.is_chief());
+    machine.handle(setback(Cause::NotFinite), NOW);
+    assert_eq!(ended(&machine.handle(WorkerEvent::SessionEnded, NOW)), Some((3, "the client: the error")));
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! Whether a batch is being made on the training thread, and for how long. That thread cannot be interrupted, so another
-//! one checks on it.
+//! Whether a batch is being made on the training thread, and for how long. That thread cannot be interrupted, so
+//! another one checks on it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,15 +11,15 @@ use super::{SPEAK_EVERY, TimeAwake, gave_up};
 use crate::train::TrainError;
 use windlass_wire::client::{ClientError, Interrupt};
 
-/// How often to check on it.
+/// How often to check on the training thread.
 pub(crate) const CHECK_EVERY: Duration = Duration::from_millis(500);
-/// How long a batch that was begun has when the process is to end.
+/// How long a batch in progress may still take when the process is to end.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// The batch that is being made.
+/// The batch in progress, if there is one.
 #[derive(Debug, Clone)]
 pub(crate) struct Making {
-    /// Since when, in microseconds after `origin`; 0 if none is being made.
+    /// When it was begun, in microseconds after `origin`; 0 if no batch is being made.
     since: Arc<AtomicU64>,
     origin: Instant,
 }
@@ -29,7 +29,7 @@ impl Making {
         Self { since: Arc::default(), origin: Instant::now() }
     }
 
-    /// Makes a batch, and notes when.
+    /// Runs `make`, and records when it began.
     pub(super) fn note<T>(&self, make: impl FnOnce() -> T) -> T {
         self.since.store(self.origin.elapsed().as_micros() as u64 + 1, Ordering::Relaxed);
         let made = make();
@@ -37,20 +37,20 @@ impl Making {
         made
     }
 
-    /// When the batch being made was begun.
+    /// Returns when the batch in progress was begun.
     fn since(&self) -> Option<u64> {
         Some(self.since.load(Ordering::Relaxed)).filter(|since| *since > 0)
     }
 }
 
-/// Watches over a worker's batches.
+/// Watches the batches that the training thread makes.
 pub(crate) struct Watch {
     pub(crate) making: Making,
     pub(crate) patience: Duration,
     pub(crate) interrupt: Arc<Interrupt>,
-    /// The batch being made at the last check, named by when it was begun, and for how long it has been seen.
+    /// The batch in progress at the last check, identified by its start, and how long it has been observed.
     seen: Option<(u64, TimeAwake)>,
-    /// How long the batch had taken when that was last logged.
+    /// How long the batch had taken when it was last logged.
     spoken: Duration,
 }
 
@@ -59,7 +59,7 @@ impl Watch {
         Self { making, patience, interrupt, seen: None, spoken: Duration::ZERO }
     }
 
-    /// Why not to wait any longer for the batch that is being made, if so. To be called every [`CHECK_EVERY`].
+    /// Returns why to stop waiting for the batch in progress, if it is time to. Must be called every [`CHECK_EVERY`].
     pub(crate) fn check(&mut self) -> Option<TrainError> {
         let taken = self.taken(self.making.since(), Instant::now());
         let (is_told, error) = self.judge(taken, self.interrupt.ends_all_waits());
@@ -69,7 +69,7 @@ impl Watch {
         error
     }
 
-    /// For how long the batch that was begun then has been seen.
+    /// Returns how long the batch with this start has been observed.
     fn taken(&mut self, since: Option<u64>, now: Instant) -> Duration {
         match (since, &mut self.seen) {
             (Some(since), Some((seen, time))) if *seen == since => time.at(now),
@@ -80,7 +80,7 @@ impl Watch {
         }
     }
 
-    /// Whether it is time to tell of a batch that has taken so long, and whether to give it up.
+    /// Returns whether to log a batch that has taken this long, and the error to give it up with, if any.
     fn judge(&mut self, taken: Duration, is_over: bool) -> (bool, Option<TrainError>) {
         self.spoken = self.spoken.min(taken);
         let is_told = taken >= self.spoken + SPEAK_EVERY;

@@ -1,9 +1,9 @@
-//! A worker's batches: which samples make each of them, and having them ready when they are needed.
+//! A worker's batches: which samples make up each of them, and having them ready when they are needed.
 //!
-//! A thread of its own makes them ahead, so that a slow disk does not hold up training and a worker can be told to stop
-//! while it waits for one. Batches that take microseconds the worker makes itself, while the servers are at work: handing
-//! them over would cost a short step more, and another thread would take the core of a worker that the others wait for.
-//! Should one of those take long after all, `making` lets others notice.
+//! A separate thread makes batches ahead of time, so that a slow disk does not hold up training and a worker can be
+//! told to stop while it waits for a batch. Batches that take microseconds are made by the training thread itself while
+//! the servers are at work: handing them over would cost a short step more, and another thread would take a core from a
+//! worker that the others wait for. If such a batch takes long after all, `making` lets another thread notice.
 
 pub(crate) mod making;
 pub mod order;
@@ -24,39 +24,40 @@ use making::Making;
 use order::{DataPosition, Order};
 use prefetch::{Next, Prefetch};
 
-/// Batches that take less are made here, and those that take more ahead; in between, things stay as they are.
+/// Batches that take less time are made by the training thread, and those that take more are made ahead; in between,
+/// nothing changes.
 const QUICK: Duration = Duration::from_micros(125);
 const SLOW: Duration = Duration::from_millis(1);
-/// So many in a row decide.
+/// The number of such batches in a row that causes a change.
 const IN_A_ROW: u32 = 3;
-/// Batches that are made ahead.
+/// The number of batches made ahead.
 const AHEAD: usize = 4;
-/// How soon a wait for a batch sees that there is nothing to wait for any more.
+/// How often a wait for a batch checks whether it should end.
 const CHECK_EVERY: Duration = Duration::from_millis(50);
-/// How often a long wait is spoken of.
+/// How often a long wait is logged.
 const SPEAK_EVERY: Duration = Duration::from_secs(3);
 
 /// One worker's batches.
 pub(crate) struct Batches {
     worker: u32,
     source: Arc<dyn BatchSource>,
-    /// Where the next batch to be made here is, or was when the thread began.
+    /// The position of the next batch to be made here, or of the first one made ahead.
     order: Order,
     patience: Duration,
-    /// What the thread makes, unless batches are made here.
+    /// The thread that makes batches ahead, unless they are made here.
     ahead: Option<Prefetch<Made>>,
     is_made_here: bool,
-    /// Batches that were used before the thread began, and since.
+    /// Batches used before the thread began, and since.
     used: (u64, u64),
-    /// How many in a row were made quickly by the thread, or slowly here.
+    /// How many batches in a row were quick although made ahead, or slow although made here.
     unlike: u32,
     making: Making,
 }
 
-/// A batch, unless it could not be made, and how long that took.
+/// A batch, or why it could not be made, and how long that took.
 type Made = (anyhow::Result<Placed>, Duration);
 
-/// A batch and where it is in the data.
+/// A batch and its position in the data.
 pub(crate) type Placed = (Batch, DataPosition);
 
 impl Batches {
@@ -65,40 +66,40 @@ impl Batches {
         Self { worker, source, order, patience, ahead: None, is_made_here: false, used: (0, 0), unlike: 0, making }
     }
 
-    /// The batch that is being made here.
+    /// The batch that the training thread may be making.
     pub(crate) fn making(&self) -> &Making {
         &self.making
     }
 
-    /// How many an epoch has.
+    /// The number of batches in an epoch.
     pub(crate) fn per_epoch(&self) -> usize {
         self.order.batches()
     }
 
-    /// How many samples an epoch leaves out.
+    /// The number of samples that an epoch omits.
     pub(crate) fn left_out(&self) -> usize {
         self.order.left_out()
     }
 
-    /// How many samples each has.
+    /// The number of samples in a batch.
     pub(crate) fn samples(&self) -> usize {
         self.order.peek().len()
     }
 
-    /// Goes to where so many batches have been used. What was made ahead is forgotten.
+    /// Continues after this many batches. Batches made ahead are dropped.
     pub(crate) fn seek(&mut self, batches: u64) {
         self.ahead = None;
         self.order.seek(batches);
         self.used = (batches, 0);
     }
 
-    /// How many epochs lie before the place that was last gone to.
+    /// The number of epochs before the position of the last [`Batches::seek`].
     pub(crate) fn epochs_done(&self) -> u64 {
         self.order.epochs_done()
     }
 
-    /// The next batch. If it is not ready, waits for it as long as `may_wait` has nothing against it and no longer than
-    /// the patience for peers: in sync mode the others wait for this worker.
+    /// Returns the next batch. If it is not ready, waits as long as `may_wait` allows it, and no longer than the
+    /// timeout for peers: in sync mode the others wait for this worker.
     pub(crate) fn next(&mut self, may_wait: impl Fn() -> Result<(), ClientError>) -> Result<Placed, TrainError> {
         let (made, took) = if self.is_made_here { self.make() } else { self.next_ahead(may_wait)? };
         self.used.1 += 1;
@@ -106,7 +107,7 @@ impl Batches {
         Ok(made.context("cannot make a batch")?)
     }
 
-    /// Whether the next batches are made here or ahead, after one that took so long.
+    /// Decides whether the next batches are made here or ahead, after one that took this long.
     fn choose(&mut self, took: Duration) {
         let is_unlike = if self.is_made_here { took > SLOW } else { took < QUICK };
         self.unlike = if is_unlike { self.unlike + 1 } else { 0 };
@@ -119,7 +120,7 @@ impl Batches {
         self.used = (used, 0);
     }
 
-    /// Makes the next batch here.
+    /// Makes the next batch on this thread.
     fn make(&mut self) -> Made {
         let (worker, source, order) = (self.worker, &*self.source, &mut self.order);
         self.making.note(|| make(worker, source, order))
@@ -131,12 +132,12 @@ impl Batches {
         waited_for(patience, |patience| ahead.next_within(patience), may_wait)
     }
 
-    /// The thread that makes batches, which begins when the first is wanted.
+    /// Returns the thread that makes batches, and starts it if necessary.
     fn ahead(&mut self) -> anyhow::Result<&mut Prefetch<Made>> {
         if self.ahead.is_none() {
             let (worker, source, mut order) = (self.worker, self.source.clone(), self.order.clone());
             let make = move || make(worker, &*source, &mut order);
-            // Of a step in several parts, all are made together.
+            // All parts of a step are made together.
             let most = (AHEAD / self.source.parts()).max(1);
             let ahead = Prefetch::start("batches", most, make);
             self.ahead = Some(ahead.context("cannot start the thread that makes batches")?);
@@ -144,7 +145,7 @@ impl Batches {
         Ok(self.ahead.as_mut().expect("just begun"))
     }
 
-    /// A batch that is not counted, on the same terms as [`Batches::next`].
+    /// Makes a batch that is not counted, waiting as in [`Batches::next`].
     pub(crate) fn sample(&self, may_wait: impl Fn() -> Result<(), ClientError>) -> Result<Batch, TrainError> {
         let draw = Draw { worker: self.worker, position: DataPosition { epoch: 0, batch: 0 }, first_part: 0 };
         let (source, samples) = (self.source.clone(), self.order.peek().to_vec());
@@ -166,7 +167,7 @@ impl Batches {
     }
 }
 
-/// Waits for something that another thread makes, as long as `may_wait` has nothing against it.
+/// Waits for the work of another thread, as long as `may_wait` allows it.
 fn waited_for<T>(
     patience: Duration,
     mut next: impl FnMut(Duration) -> Next<T>,
@@ -190,11 +191,11 @@ fn waited_for<T>(
     }
 }
 
-/// For how long something has been waited for, by a clock that stands still while this process does: whoever was suspended
-/// has not waited, and rejoins.
+/// Measures a wait by a clock that stops while the process is suspended: a suspended worker has not waited, and
+/// rejoins.
 #[derive(Debug)]
 struct TimeAwake {
-    /// How often it is looked at.
+    /// How often the clock is read.
     every: Duration,
     looked: Instant,
     total: Duration,
@@ -205,8 +206,8 @@ impl TimeAwake {
         Self { every, looked: now, total: Duration::ZERO }
     }
 
-    /// The time so far. Of the time since the last look, only as much counts as lies between two looks of a process that
-    /// runs.
+    /// Returns the time so far. Of the time since the last call, it counts no more than usually lies between two calls
+    /// in a running process.
     fn at(&mut self, now: Instant) -> Duration {
         self.total += now.saturating_duration_since(self.looked).min(2 * self.every);
         self.looked = now;
@@ -233,7 +234,7 @@ mod tests {
     use super::order::OrderConfig;
     use super::*;
 
-    /// Makes a batch whenever it is told how: of so many samples, or not at all.
+    /// Makes a batch each time that it receives the number of samples, or an error.
     struct Told(Mutex<Receiver<Result<usize, &'static str>>>);
 
     impl BatchSource for Told {
@@ -267,7 +268,7 @@ mod tests {
         assert!(matches!(stopped, Err(TrainError::Client(ClientError::Interrupted))));
     }
 
-    /// Batches that take so many milliseconds, one after the other, and then none.
+    /// Makes batches that take this many milliseconds, one after the other, and then no time.
     struct Slow(Vec<u64>, std::sync::atomic::AtomicUsize);
 
     impl BatchSource for Slow {
@@ -286,7 +287,7 @@ mod tests {
     fn batches_come_in_order_wherever_they_are_made() {
         let config =
             OrderConfig { samples: 50, batch_size: 1, shuffle: false, seed: 1, worker: 0, shards: None, files: vec![] };
-        // Slow, then quick, then slow for three in a row, then quick again.
+        // Slow, then quick, then slow four times in a row, then quick again.
         let times = [[2; 3].to_vec(), vec![0; 20], vec![3; 4]].concat();
         let source = Arc::new(Slow(times, 0.into()));
         let mut batches = Batches::new(0, source, Order::new(config).unwrap(), Duration::from_secs(60));

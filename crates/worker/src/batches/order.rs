@@ -1,11 +1,11 @@
 //! Which samples make up each batch: the order in which one worker goes through the data.
 //!
-//! By default every worker sees all of the data in an order of its own. With sharding, worker k of n sees every
-//! n-th sample, or every n-th file if the samples lie in files. The last batch of an epoch is dropped when it is not
-//! full, so that every step has the same size.
+//! By default every worker sees all of the data in its own order. With sharding, worker k of n sees every n-th sample,
+//! or every n-th file if the samples are stored in files. The last batch of an epoch is dropped if it is not full, so
+//! that every step has the same size.
 //!
-//! Samples in files are shuffled within their file, and the files among each other, so that a batch reads from one or
-//! two of them: a disk, or a store far away, need not be read here and there for every batch.
+//! Samples in files are shuffled within their file, and the files among each other, so that a batch reads from only one
+//! or two files: this avoids random access to a disk or remote store for every batch.
 
 use rand::SeedableRng;
 use rand::rngs::StdRng;
@@ -14,19 +14,19 @@ use rand::seq::SliceRandom;
 /// How a worker goes through the data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OrderConfig {
-    /// How many samples there are.
+    /// The number of samples.
     pub samples: usize,
-    /// How many make a batch.
+    /// Samples per batch.
     pub batch_size: usize,
     /// Whether each epoch has its own order.
     pub shuffle: bool,
     /// The run's seed.
     pub seed: u64,
-    /// This worker.
+    /// The worker's number.
     pub worker: u32,
-    /// If the data is shared out: over how many workers.
+    /// The number of workers that share the data out, if they do.
     pub shards: Option<u32>,
-    /// How many samples each file has, if they lie in files.
+    /// The number of samples in each file, if they are stored in files.
     pub files: Vec<usize>,
 }
 
@@ -50,40 +50,40 @@ pub enum OrderError {
     TooFewForStep {
         /// The batch size.
         batch_size: usize,
-        /// Batches a step.
+        /// Batches per step.
         accumulate: usize,
         /// The samples there are.
         samples: usize,
     },
-    /// A worker gets no file.
+    /// There are fewer files than workers.
     #[error("{files} files cannot be shared out to {workers} workers: each needs at least one")]
     TooFewFiles {
-        /// The files there are.
+        /// The number of files.
         files: usize,
-        /// The workers.
+        /// The number of workers.
         workers: u32,
     },
-    /// The model contradicts itself.
+    /// The model's sample counts contradict each other.
     #[error("the model has {samples} samples, but its files have {in_files}")]
     FilesDiffer {
-        /// All samples.
+        /// The number of samples.
         samples: usize,
         /// The sum over the files.
         in_files: usize,
     },
 }
 
-/// Where a batch is in a worker's data.
+/// The position of a batch in a worker's data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DataPosition {
-    /// The epoch, from one.
+    /// The epoch, counted from 1.
     pub epoch: u64,
-    /// The batch in the epoch, from one.
+    /// The batch within the epoch, counted from 1.
     pub batch: usize,
 }
 
 impl DataPosition {
-    /// Whether it is the last batch of this epoch or a later one, where each has so many.
+    /// Whether it is the last batch of this epoch or of a later one, with this many batches per epoch.
     pub(crate) fn is_end_of(self, epoch: u64, batches: usize) -> bool {
         self.epoch >= epoch && self.batch == batches
     }
@@ -93,9 +93,9 @@ impl DataPosition {
 #[derive(Debug, Clone)]
 pub struct Order {
     config: OrderConfig,
-    /// This worker's samples as they lie in files; all in one if they do not.
+    /// This worker's samples by file; a single list if they are not stored in files.
     files: Vec<Vec<usize>>,
-    /// The same in the order of this epoch.
+    /// The same samples in the order of this epoch.
     own: Vec<usize>,
     epoch: u64,
     batch: usize,
@@ -114,12 +114,12 @@ impl Order {
         Ok(order)
     }
 
-    /// How many batches an epoch has.
+    /// The number of batches per epoch.
     pub fn batches(&self) -> usize {
         self.own.len() / self.config.batch_size
     }
 
-    /// The next batch's samples and where it is.
+    /// Returns the samples of the next batch and its position.
     pub fn next_batch(&mut self) -> (&[usize], DataPosition) {
         if self.batch == self.batches() {
             self.epoch += 1;
@@ -132,29 +132,29 @@ impl Order {
         (&self.own[start..start + self.config.batch_size], position)
     }
 
-    /// Goes to where so many batches have been read.
+    /// Continues after this many batches.
     pub fn seek(&mut self, batches: u64) {
         self.epoch = 1 + batches / self.batches() as u64;
         self.batch = (batches % self.batches() as u64) as usize;
         self.shuffle();
     }
 
-    /// How many epochs are behind.
+    /// The number of epochs completed.
     pub fn epochs_done(&self) -> u64 {
         if self.batch == self.batches() { self.epoch } else { self.epoch - 1 }
     }
 
-    /// How many samples each epoch leaves out, because they do not fill a batch.
+    /// The number of samples that each epoch omits, because they do not fill a batch.
     pub(crate) fn left_out(&self) -> usize {
         self.own.len() % self.config.batch_size
     }
 
-    /// Samples for a batch that is not counted.
+    /// Returns samples for a batch that is not counted.
     pub(crate) fn peek(&self) -> &[usize] {
         &self.own[..self.config.batch_size]
     }
 
-    /// Each epoch's order follows from the seed, the worker and the epoch alone.
+    /// Orders the samples of the epoch. The order depends only on the seed, the worker and the epoch.
     fn shuffle(&mut self) {
         self.own.clear();
         if !self.config.shuffle {
@@ -178,7 +178,7 @@ impl Order {
     }
 }
 
-/// The samples of one worker, file by file.
+/// Returns the samples of one worker, file by file.
 fn files(config: &OrderConfig) -> Result<Vec<Vec<usize>>, OrderError> {
     let worker = config.worker as usize;
     if config.files.is_empty() {

@@ -1,47 +1,47 @@
-//! Makes things ahead of their use, on a thread of their own.
+//! Produces items ahead of their use on a separate thread.
 
 use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Things that a thread makes ahead of their use, in order. The thread ends when this is dropped, though not in the
-/// middle of making one: nobody waits for a disk that hangs.
+/// Items that a thread makes ahead of their use, in order. Dropping this ends the thread after the item in progress,
+/// without waiting for it: a disk may hang.
 pub(crate) struct Prefetch<T>(Arc<Shared<T>>);
 
 struct Shared<T> {
     state: Mutex<State<T>>,
-    /// There is something to take, or there will be no more.
+    /// Signals that an item is ready, or that there will be no more.
     filled: Condvar,
-    /// There is room, or nobody takes any more.
+    /// Signals that there is room, or that no more items will be taken.
     taken: Condvar,
 }
 
 struct State<T> {
     ready: VecDeque<T>,
-    /// The most that are ready at a time. When half of them are left, the thread makes more: it is not woken for each.
+    /// The most items that are ready at a time. The thread is woken only when half of them are left, not for each item.
     most: usize,
-    /// Nobody takes any more.
+    /// Set when no more items will be taken.
     abandoned: bool,
-    /// No more will come.
+    /// Set when no more items will come.
     ended: bool,
 }
 
 impl<T: Send + 'static> Prefetch<T> {
-    /// Begins to make things on a thread of this name, `most` of them ahead. With rayon, `make` computes on that thread
-    /// alone: the others train.
+    /// Starts a thread with this name that makes items, `most` of them ahead. If `make` uses rayon, it computes on that
+    /// thread only: the others train.
     pub(crate) fn start(name: &str, most: usize, make: impl FnMut() -> T + Send + 'static) -> io::Result<Self> {
         let state = State { ready: VecDeque::new(), most, abandoned: false, ended: false };
         let shared = Arc::new(Shared { state: Mutex::new(state), filled: Condvar::new(), taken: Condvar::new() });
         let filling = Filling(shared.clone());
         let pool = rayon::ThreadPoolBuilder::new().num_threads(1).thread_name(named(name));
-        // A panic has been printed by then, and is told as the end of what is made. By default rayon would abort.
+        // A panic has been printed by then, and is reported as the end of the items. By default rayon would abort.
         let pool = pool.panic_handler(|_| {}).build().map_err(io::Error::other)?;
         pool.spawn(move || filling.run(make));
         Ok(Self(shared))
     }
 
-    /// The next one, if it is ready within this time.
+    /// Returns the next item if it is ready within this time.
     pub(crate) fn next_within(&mut self, patience: Duration) -> Next<T> {
         let state = self.0.lock();
         let is_awaited = |state: &mut State<T>| state.ready.is_empty() && !state.ended;
@@ -59,12 +59,12 @@ impl<T: Send + 'static> Prefetch<T> {
     }
 }
 
-/// What there is to take.
+/// The result of asking for the next item.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Next<T> {
-    /// The next one.
+    /// The item.
     Ready(T),
-    /// It is being made.
+    /// The item is still being made.
     NotYet,
     /// The thread has panicked, and there will be no more.
     Panicked,
@@ -83,7 +83,7 @@ impl<T> Shared<T> {
     }
 }
 
-/// The thread's end. However it goes, whoever waits is told.
+/// Marks the end of the thread, even after a panic, and wakes the consumer.
 struct Filling<T>(Arc<Shared<T>>);
 
 impl<T> Filling<T> {
@@ -140,7 +140,7 @@ mod tests {
         .unwrap();
         assert_eq!(prefetch.next_within(Duration::ZERO), Next::NotYet);
         (0..100).for_each(|_| allowed.send(()).unwrap());
-        // It makes these, and sleeps.
+        // The thread makes these and sleeps.
         let first: Vec<i32> = (0..4).map(|_| counted.recv().unwrap()).collect();
         assert_eq!(first, [0, 1, 2, 3]);
         for number in 0..100 {
@@ -170,7 +170,7 @@ mod tests {
         let mut prefetch = Prefetch::start("clumsy", 4, move || {
             let made = count.fetch_add(1, Ordering::Relaxed);
             if made == 2 {
-                // As a panic does, without its message on the terminal.
+                // Unwinds like a panic, without its message on the terminal.
                 std::panic::resume_unwind(Box::new("clumsy"));
             }
             made

@@ -1,11 +1,11 @@
-//! Which curve a score is a point of.
+//! Which curve each score belongs to.
 
 use windlass_tensorboard::tag;
 
 use crate::event::Report;
 use crate::metrics::{MetricKind, Metrics};
 
-/// The scores of an evaluation, by the tags of their curves: in groups by kind. The first loss shares the chart of the
+/// The scores of an evaluation, by the tags of their curves, grouped by kind. The first loss shares the chart of the
 /// training loss.
 pub fn of_scores(metrics: &Metrics) -> Vec<(String, f64)> {
     let first = metrics.iter().position(|metric| metric.kind == MetricKind::Loss);
@@ -16,7 +16,7 @@ pub fn of_scores(metrics: &Metrics) -> Vec<(String, f64)> {
     metrics.iter().enumerate().map(curve).collect()
 }
 
-/// What a report says of held-out data. It is scored with the loss that is trained, so the mean shares its chart.
+/// The held-out scores of a report. They use the training loss, so their mean shares its chart.
 pub(crate) fn of_report(report: &Report) -> Vec<(String, f64)> {
     let losses: Vec<f64> = report.held_out.iter().filter_map(|part| part.loss).collect();
     let mean = losses.iter().sum::<f64>() / losses.len() as f64;

@@ -1,5 +1,5 @@
-//! The hyperparameters of a run: what decides how it learns. Not how long: a resumed run may be longer, but TensorBoard
-//! would show what the first one said.
+//! The hyperparameters of a run: the settings that decide how it learns. Its length is not among them: a resumed run
+//! may be longer, but TensorBoard would show the original value.
 
 use windlass_core::consistency::Mode;
 use windlass_core::identity::FlagRole;
@@ -8,7 +8,7 @@ use windlass_tensorboard::HParam;
 
 use crate::config::{RunConfig, WorkerConfig};
 
-/// By the names of the flags, with underscores; those of the optimizer by their own.
+/// The hyperparameters, named after their flags with underscores; the optimizer's constants keep their own names.
 pub(crate) fn of_run(model: &str, config: &WorkerConfig, run: &RunConfig) -> Vec<(String, HParam)> {
     let text = |text: &str| HParam::Text(text.to_owned());
     let count = |count: usize| HParam::Number(count as f64);
@@ -46,7 +46,8 @@ pub(crate) fn of_run(model: &str, config: &WorkerConfig, run: &RunConfig) -> Vec
 
 /// The optimizer's constants.
 fn of_optimizer(run: &RunConfig) -> impl Iterator<Item = (String, HParam)> {
-    // As text first: a float has few digits there, and many as a double.
+    // Goes through text, where a single-precision value has few digits; converted to double precision it would have
+    // many.
     let text = serde_json::to_string(&run.optimizer).unwrap_or_default();
     let constants: serde_json::Map<String, serde_json::Value> = serde_json::from_str(&text).unwrap_or_default();
     let value = |value: &serde_json::Value| match value {
@@ -56,14 +57,14 @@ fn of_optimizer(run: &RunConfig) -> impl Iterator<Item = (String, HParam)> {
     constants.into_iter().filter_map(move |(name, constant)| Some((name, value(&constant)?)))
 }
 
-/// The model's flags that decide what it learns.
+/// The model's flags that affect what it learns.
 fn of_model(run: &RunConfig) -> impl Iterator<Item = (String, HParam)> {
     let decides = |role| matches!(role, FlagRole::Network | FlagRole::Training);
     let flags = run.model_flags.iter().filter(move |(_, flag)| decides(flag.role) && !flag.values.is_empty());
     flags.map(|(name, flag)| (name.replace('-', "_"), HParam::parse(&flag.values.join(" "))))
 }
 
-/// A float with the digits that a user would write.
+/// Converts a float with the digits that a user would write.
 fn decimal(float: f32) -> HParam {
     HParam::parse(&float.to_string())
 }

@@ -1,20 +1,20 @@
-//! When a point of a curve is due: often at first, so that a short run has a curve too, then ever less often, so that a
-//! long one does not write without end. A pure function of the time since training began.
+//! When a point of a curve is due: often at first, so that even a short run has a curve, then less and less often, so
+//! that a long run does not write without bound. A pure function of the time since training began.
 
 use std::time::Duration;
 
-/// Points of curves. After a minute there are 600, after an hour 4,400, after a day 7,600.
+/// The pace of points: 600 after a minute, 4,400 after an hour, 7,600 after a day.
 pub(crate) const OF_POINTS: Pace = Pace::new(Duration::from_millis(100), 1000);
 
-/// Pictures, which take more room. After a minute there are up to 42, after an hour 120, after a day 190.
+/// The pace of pictures, which take more space: up to 42 after a minute, 120 after an hour, 190 after a day.
 pub(crate) const OF_IMAGES: Pace = Pace::new(Duration::from_secs(1), 20);
 
 /// How often something is written.
 #[derive(Debug, Clone)]
 pub(crate) struct Pace {
-    /// Between two of them, at first.
+    /// The interval at first.
     shortest: Duration,
-    /// Later, between two of them passes so small a part of the time since the beginning.
+    /// Later, the interval is the elapsed time divided by this.
     part: u32,
     last: Option<Duration>,
 }
@@ -24,12 +24,12 @@ impl Pace {
         Self { shortest, part, last: None }
     }
 
-    /// Whether one is due so long after the beginning. The first always is.
+    /// Whether a write is due this long after the beginning. The first always is.
     pub(crate) fn is_due(&self, time: Duration) -> bool {
         self.last.is_none_or(|last| time.saturating_sub(last) >= self.shortest.max(time / self.part))
     }
 
-    /// One was written at this time.
+    /// Records a write at this time.
     pub(crate) fn wrote(&mut self, time: Duration) {
         self.last = Some(time);
     }
@@ -39,7 +39,7 @@ impl Pace {
 mod tests {
     use super::*;
 
-    /// When points are written in a run of so many steps of this length.
+    /// Returns when points are written in a run with this many steps of this length.
     fn times(mut pace: Pace, steps: u32, step: Duration) -> Vec<Duration> {
         let times = (1..=steps).map(|number| step * number);
         times.filter(|time| pace.is_due(*time).then(|| pace.wrote(*time)).is_some()).collect()

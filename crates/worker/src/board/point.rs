@@ -18,7 +18,7 @@ pub(crate) struct TallySnapshot {
     data: Duration,
 }
 
-/// The steps of a worker since the last point. Times are means over its steps, rates per second of the clock.
+/// The steps of a worker since the last point. Times are means over its steps; rates are per second of wall time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Span {
     pub(crate) loss: f64,
@@ -31,7 +31,7 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    /// The mean time of a step; what is between two steps, such as scoring, is no part of one.
+    /// The mean step time. Work between steps, such as scoring, does not count.
     pub(crate) fn step_ms(&self) -> f64 {
         self.compute_ms + self.wait_ms + self.data_ms
     }
@@ -51,7 +51,7 @@ impl TallySnapshot {
         }
     }
 
-    /// What has been done since; nothing if there was no step.
+    /// Returns what has been done since the snapshot, or `None` if there was no step.
     pub(crate) fn since(&self, tally: &Tally, now: Instant) -> Option<Span> {
         let steps = tally.own_steps.saturating_sub(self.own_steps);
         if steps == 0 {

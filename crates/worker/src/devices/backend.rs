@@ -1,4 +1,4 @@
-//! Burn's devices by backend: the one place that knows which of them are compiled in.
+//! Burn's devices by backend: the only place that knows which backends are compiled in.
 
 #[cfg(any(feature = "cuda", feature = "rocm", feature = "vulkan", feature = "metal", feature = "wgpu"))]
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -8,7 +8,7 @@ use windlass_core::device::DeviceKind;
 
 use super::{ComputeDevice, Details};
 
-/// What Burn calls a backend, if it is compiled in.
+/// Burn's name for a backend, if it is compiled in.
 fn device_type(kind: DeviceKind) -> Option<DeviceType> {
     match kind {
         DeviceKind::Cpu => Some(DeviceType::Flex),
@@ -37,7 +37,7 @@ pub(super) fn enumerate(kind: DeviceKind) -> Option<Vec<ComputeDevice>> {
 
 #[cfg(any(feature = "cuda", feature = "rocm", feature = "vulkan", feature = "metal", feature = "wgpu"))]
 fn graphics(kind: DeviceKind, device_type: DeviceType) -> Vec<ComputeDevice> {
-    // Drivers are other people's code: one that fails has no devices.
+    // Drivers are third-party code: one that panics counts as having no devices.
     let found = catch_unwind(|| burn::tensor::Device::enumerate(device_type).into_vec()).unwrap_or_default();
     let named = |(index, device)| ComputeDevice {
         name: windlass_core::device::LocalName::new(kind, index),
@@ -52,7 +52,7 @@ fn graphics(_: DeviceKind, _: DeviceType) -> Vec<ComputeDevice> {
     Vec::new()
 }
 
-/// Whether a graphics driver computes on the processor, as Mesa's lavapipe does.
+/// Whether a graphics driver computes on the CPU, as Mesa's lavapipe does.
 #[cfg(any(feature = "cuda", feature = "rocm", feature = "vulkan", feature = "metal", feature = "wgpu"))]
 fn is_software(kind: DeviceKind, device: &burn::tensor::Device) -> bool {
     match kind {
@@ -69,7 +69,7 @@ fn is_software(kind: DeviceKind, device: &burn::tensor::Device) -> bool {
     }
 }
 
-/// What a device tells of itself.
+/// What a device reports about itself.
 #[cfg(any(feature = "cuda", feature = "rocm", feature = "vulkan", feature = "metal", feature = "wgpu"))]
 pub(super) fn details(device: &ComputeDevice) -> Details {
     if device.is_cpu() {
@@ -91,7 +91,7 @@ pub(super) fn details(_: &ComputeDevice) -> Details {
     Details::default()
 }
 
-/// The cards of several backends, each card once.
+/// The cards of several backends, without duplicates.
 #[cfg(any(feature = "cuda", feature = "rocm", feature = "vulkan", feature = "metal", feature = "wgpu"))]
 pub(super) fn distinct(backends: Vec<Vec<ComputeDevice>>) -> Vec<ComputeDevice> {
     if backends.iter().filter(|cards| !cards.is_empty()).count() < 2 {

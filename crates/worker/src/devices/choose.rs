@@ -1,56 +1,56 @@
-//! Which device a name stands for on this machine, and what to take instead of one that is not there.
+//! Which device a name stands for on this machine, and what replaces a missing one.
 
 use windlass_core::cluster::TaskId;
 use windlass_core::device::{DeviceKind, DeviceName, LocalName};
 
 use super::{ComputeDevice, Inventory, Missing};
 
-/// What a worker computes on.
+/// The devices that a worker computes on.
 #[derive(Debug, Clone)]
 pub struct Chosen {
-    /// One device for each name that was given.
+    /// One device for each requested name.
     pub devices: Vec<ComputeDevice>,
-    /// Those of them that are not the ones named.
+    /// The devices that replace missing ones.
     pub fallbacks: Vec<Fallback>,
 }
 
-/// A device that was taken for another.
+/// A device that replaces a missing one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("device {wanted} is not on this machine ({why}): computing on {taken} instead")]
 pub struct Fallback {
-    /// The name that was given.
+    /// The requested name.
     pub wanted: String,
-    /// Why it cannot be had.
+    /// Why the device is not available.
     pub why: String,
-    /// What is there.
+    /// The device that is used instead.
     pub taken: LocalName,
 }
 
-/// Why a worker cannot compute where it was told to.
+/// Why a worker cannot compute on the requested devices.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlacementError {
-    /// There is no such device.
+    /// The device does not exist.
     #[error("device {wanted} is not on this machine: {why}")]
     NotHere {
-        /// The name that was given.
+        /// The requested name.
         wanted: String,
-        /// Why it cannot be had.
+        /// Why the device is not available.
         why: String,
-        /// All devices that there are.
+        /// The names of all devices of this machine.
         there_are: Vec<String>,
     },
-    /// The name is that of a device of another task.
+    /// The name belongs to another task.
     #[error("device {wanted} does not belong to {task}, which is to compute on it")]
     OtherTask {
-        /// The name that was given.
+        /// The requested name.
         wanted: String,
-        /// Who was given it.
+        /// The task that was given the name.
         task: TaskId,
     },
 }
 
 impl PlacementError {
-    /// What to do instead.
+    /// Returns what to do instead.
     pub fn hint(&self) -> String {
         match self {
             Self::NotHere { there_are, .. } => format!(
@@ -64,8 +64,8 @@ impl PlacementError {
     }
 }
 
-/// The devices of a task by their names. Soft placement takes another of the same kind for one that is missing, or else
-/// the processor.
+/// Finds the devices of a task by their names. Soft placement replaces a missing device with another of the same kind,
+/// or else with the CPU.
 pub fn choose(
     names: &[DeviceName],
     task: TaskId,
@@ -94,7 +94,7 @@ pub fn choose(
     Ok(chosen)
 }
 
-/// A name as users write it.
+/// Returns a name as users write it.
 fn in_words(name: &DeviceName) -> String {
     match name.device {
         Some(device) if *name == DeviceName::from(device) => device.to_string(),
@@ -128,7 +128,7 @@ fn why_missing(kind: DeviceKind, inventory: &Inventory) -> String {
     }
 }
 
-/// All devices by name, cards under both of theirs.
+/// Returns all device names; cards are listed under both of theirs.
 fn there_are(inventory: &Inventory) -> Vec<String> {
     let name = |device: &ComputeDevice| match inventory.card_number(device) {
         Some(number) => format!("{} (gpu:{number})", device.name),
@@ -142,7 +142,7 @@ mod tests {
     use super::super::{BACKENDS, BackendDevices};
     use super::*;
 
-    /// A machine with a processor, so many cards of NVIDIA, and a driver in software.
+    /// A machine with a CPU, this many NVIDIA cards, and a software driver.
     fn machine(cards: u32) -> Inventory {
         let device = |kind, index, is_software| ComputeDevice {
             name: LocalName::new(kind, index),
@@ -199,7 +199,7 @@ mod tests {
              that exists"
         );
         assert_eq!(refused("cpu:1", 2).0, "device cpu:1 is not on this machine: the only cpu is cpu:0");
-        // A driver in software is no card.
+        // A software driver does not count as a card.
         assert_eq!(refused("gpu", 0).0, "device gpu is not on this machine: no card was found through cuda, wgpu");
         assert_eq!(
             refused("cuda:0", 0).0,

@@ -1,4 +1,4 @@
-//! What the machine itself tells of drivers and toolkits, and the variables by which users hide devices from them.
+//! What the machine itself shows of drivers and toolkits, and the variables by which users hide devices.
 
 use std::path::{Path, PathBuf};
 
@@ -6,27 +6,27 @@ use windlass_core::device::DeviceKind;
 
 use super::Missing;
 
-/// Where drivers of Vulkan are listed.
+/// The directories where Vulkan drivers are listed.
 const VULKAN_DRIVERS: [&str; 3] = ["/usr/share/vulkan/icd.d", "/usr/local/share/vulkan/icd.d", "/etc/vulkan/icd.d"];
 
-/// Names the directory of the CUDA toolkit.
+/// The variable that names the directory of the CUDA toolkit.
 const CUDA_PATH: &str = "CUDA_PATH";
-/// Where Burn looks for it otherwise, and a file by which it takes the last for one.
+/// The directories where Burn looks for the toolkit otherwise. The last one counts only if the compiler exists.
 const CUDA_TOOLKITS: [&str; 3] = ["/usr/local/cuda", "/opt/cuda", "/usr"];
 const CUDA_COMPILER: &str = "/usr/bin/nvcc";
-/// One of the headers that kernels include. Images and packages for running compiled programs do not have it.
+/// One of the headers that kernels include. Runtime-only images and packages do not have it.
 const CUDA_HEADER: &str = "include/cuda_fp16.h";
 
-/// A variable that hides devices. Drivers obey it by themselves: devices are numbered among those that it leaves.
+/// A variable that hides devices. Drivers apply it themselves: only the visible devices are numbered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mask {
-    /// Its name.
+    /// The name of the variable.
     pub variable: &'static str,
-    /// What it says.
+    /// The value of the variable.
     pub value: String,
 }
 
-/// The variables that hide devices and are set.
+/// Returns the variables that hide devices and are set.
 pub fn masks(read: impl Fn(&str) -> Option<String>) -> Vec<Mask> {
     let set = VARIABLES.into_iter().filter_map(|variable| Some(Mask { variable, value: read(variable)? }));
     set.collect()
@@ -41,7 +41,7 @@ const VARIABLES: [&str; 6] = [
     "MESA_VK_DEVICE_SELECT",
 ];
 
-/// Why a backend has no device here.
+/// Returns why a backend has no device on this machine.
 pub(super) fn missing(kind: DeviceKind, is_built: bool) -> Missing {
     let (driver, is_here) = driver(kind);
     match (is_built, is_here) {
@@ -51,7 +51,7 @@ pub(super) fn missing(kind: DeviceKind, is_built: bool) -> Missing {
     }
 }
 
-/// What a backend needs, and whether there are traces of it.
+/// The driver that a backend needs, and whether there are signs of it.
 fn driver(kind: DeviceKind) -> (&'static str, bool) {
     let is_there = |path: &str| Path::new(path).exists();
     match kind {
@@ -62,13 +62,14 @@ fn driver(kind: DeviceKind) -> (&'static str, bool) {
     }
 }
 
-/// What a backend lacks to compile its kernels, though it has devices. Burn would panic in the first of them.
+/// The toolkit that a backend needs to compile its kernels but lacks, although it has devices. Burn would panic in the
+/// first kernel.
 pub(super) fn missing_toolkit(kind: DeviceKind) -> Option<Missing> {
     let is_probed = kind == DeviceKind::Cuda && cfg!(target_os = "linux");
     is_probed.then(|| cuda_toolkit(std::env::var(CUDA_PATH).ok(), Path::exists).err()).flatten()
 }
 
-/// The directory in which Burn looks for the headers of CUDA, if they are there.
+/// Returns the directory in which Burn looks for the CUDA headers, if they are there.
 fn cuda_toolkit(given: Option<String>, exists: impl Fn(&Path) -> bool) -> Result<PathBuf, Missing> {
     let is_taken = |root: &&str| exists(Path::new(if *root == "/usr" { CUDA_COMPILER } else { *root }));
     let root = given.or_else(|| CUDA_TOOLKITS.iter().copied().find(is_taken).map(str::to_owned)).map(PathBuf::from);
@@ -114,7 +115,7 @@ mod tests {
             of_an_image.ends_with("compiled with: there is no /usr/local/cuda/include/cuda_fp16.h"),
             "{of_an_image}"
         );
-        // A variable that is wrong is not replaced by a guess, as Burn does not.
+        // Like Burn, this does not replace a wrong variable with a guess.
         let wrong = toolkit(Some("/nowhere"), &["/usr/local/cuda", "/usr/local/cuda/include/cuda_fp16.h"]).unwrap_err();
         assert!(wrong.contains("/nowhere/include/cuda_fp16.h"), "{wrong}");
     }

@@ -1,7 +1,7 @@
 //! The devices of this machine that this build can compute on, and what keeps it from others. Nothing here trains.
 //!
-//! A backend is compiled in or not, its driver is there or not, and a mask may hide some of what the driver has. Whatever
-//! is the case, it is told and does not panic.
+//! A backend may not be compiled in, its driver may be missing, and a mask may hide some of the driver's devices. Each
+//! case is reported and never panics.
 
 mod backend;
 mod choose;
@@ -16,23 +16,23 @@ use tracing::info;
 use windlass_core::device::{DeviceKind, LocalName};
 use windlass_core::footprint::in_words as bytes_in_words;
 
-/// The backends, the first that has a card being the one that `gpu` reaches it by.
+/// The backends. The name `gpu` reaches a card by the first of them that has it.
 pub const BACKENDS: [DeviceKind; 6] =
     [DeviceKind::Cpu, DeviceKind::Cuda, DeviceKind::Rocm, DeviceKind::Metal, DeviceKind::Vulkan, DeviceKind::Wgpu];
 
-/// What this machine has.
+/// The devices of this machine.
 #[derive(Debug, Clone)]
 pub struct Inventory {
     /// One for each of [`BACKENDS`].
     pub backends: Vec<BackendDevices>,
-    /// The graphics cards, each once, whichever backends reach it: `gpu:0`, `gpu:1`…
+    /// The graphics cards, each listed once even if several backends reach it: `gpu:0`, `gpu:1`…
     pub cards: Vec<ComputeDevice>,
 }
 
-/// What there is of a backend.
+/// The devices of a backend.
 #[derive(Debug, Clone)]
 pub struct BackendDevices {
-    /// Which one.
+    /// The backend.
     pub kind: DeviceKind,
     /// Its devices.
     pub devices: Vec<ComputeDevice>,
@@ -43,16 +43,16 @@ pub struct BackendDevices {
 /// A device that this build can compute on.
 #[derive(Debug, Clone)]
 pub struct ComputeDevice {
-    /// Its name: backend and number.
+    /// The name: backend and number.
     pub name: LocalName,
-    /// As Burn knows it.
+    /// Burn's handle of the device.
     pub device: Device,
-    /// Whether it is a processor that a graphics driver passes off as a card. It is no `gpu`.
+    /// Whether it is a CPU that a graphics driver presents as a card. It does not count as a `gpu`.
     pub is_software: bool,
 }
 
 impl ComputeDevice {
-    /// The processor.
+    /// Returns the CPU.
     pub fn cpu() -> Self {
         Self { name: LocalName::new(DeviceKind::Cpu, 0), device: Device::flex(), is_software: false }
     }
@@ -62,18 +62,18 @@ impl ComputeDevice {
         self.name.kind == DeviceKind::Cpu
     }
 
-    /// Bytes that this process has reserved of its memory and those in use, if the backend counts them.
+    /// The bytes of its memory that this process has reserved and that are in use, if the backend counts them.
     pub fn reserved_memory(&self) -> Option<(u64, u64)> {
         self.device.memory_pool_usage().map(|usage| (usage.bytes_reserved, usage.bytes_in_use))
     }
 
-    /// What the device calls itself and where it is plugged in. This opens it, which takes memory on a card.
+    /// The device's own description and its bus address. This opens the device, which takes memory on a card.
     pub fn details(&self) -> Details {
         backend::details(self)
     }
 }
 
-/// Logs how much memory has been used of each of these devices, if the backend can tell.
+/// Logs the memory usage of each of these devices, if the backend reports it.
 pub fn log_memory(devices: &[ComputeDevice]) {
     for device in devices.iter().filter(|device| !device.is_cpu()) {
         if let Some((reserved, in_use)) = device.reserved_memory() {
@@ -83,50 +83,50 @@ pub fn log_memory(devices: &[ComputeDevice]) {
     }
 }
 
-/// What a backend tells of a device.
+/// What a backend reports about a device.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Details {
-    /// What it calls itself.
+    /// The device's own name.
     pub description: Option<String>,
     /// Its address on the bus, such as `0000:07:00.0`.
     pub pci_address: Option<String>,
-    /// Why nothing is known of it.
+    /// Why nothing is known about the device.
     pub error: Option<String>,
 }
 
-/// Why there is no device of a backend.
+/// Why a backend has no devices.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Missing {
     /// The backend is not compiled in.
     #[error("not in this build (cargo feature `{feature}`){}", driver.map(|driver| format!("; this machine has {driver}")).unwrap_or_default())]
     NotBuilt {
-        /// What to build it with.
+        /// The cargo feature to build it with.
         feature: &'static str,
         /// The driver that it would use, if this machine has it.
         driver: Option<&'static str>,
     },
-    /// There is no driver.
+    /// The driver is missing.
     #[error("this machine does not have {driver}")]
     NoDriver {
-        /// Which one.
+        /// The driver.
         driver: &'static str,
     },
-    /// There is a driver, but it has no device to show.
+    /// There is a driver, but it shows no device.
     #[error("this machine has {driver}, but it shows no device")]
     NoDevice {
-        /// Which one.
+        /// The driver.
         driver: &'static str,
     },
-    /// There is a device, but nothing to compile its kernels with.
+    /// There is a device, but no toolkit to compile its kernels with.
     #[error("this machine does not have {toolkit}, which kernels are compiled with{}", in_words(.root.as_deref(), .header, .variable))]
     NoToolkit {
-        /// Which one.
+        /// The toolkit.
         toolkit: &'static str,
-        /// The variable that names its directory.
+        /// The variable that names the directory of the toolkit.
         variable: &'static str,
-        /// A file that it has.
+        /// A file that the toolkit contains.
         header: &'static str,
-        /// Where it should be, if any place was found.
+        /// Where the toolkit should be, if any place was found.
         root: Option<PathBuf>,
     },
 }
@@ -139,14 +139,14 @@ fn in_words(root: Option<&Path>, header: &str, variable: &str) -> String {
 }
 
 impl Inventory {
-    /// Looks what there is. Opens cards only if two backends may reach the same one.
+    /// Lists the devices of this machine. Opens cards only if two backends may reach the same one.
     pub fn of_this_machine() -> Self {
         let backends: Vec<BackendDevices> = BACKENDS.into_iter().map(backend_devices).collect();
         let cards = backend::distinct(backends.iter().map(|backend| cards_of(&backend.devices)).collect());
         Self { backends, cards }
     }
 
-    /// The processor alone, without asking any driver.
+    /// Returns the CPU only, without asking any driver.
     pub fn of_the_processor() -> Self {
         let backend = BackendDevices { kind: DeviceKind::Cpu, devices: vec![ComputeDevice::cpu()], missing: None };
         Self { backends: vec![backend], cards: Vec::new() }

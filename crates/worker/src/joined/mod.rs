@@ -1,16 +1,19 @@
-//! A worker that has joined: it knows no data, no loop and no model until a client says what to compute, and computes for
-//! one client at a time. When that leaves, it waits for the next.
+//! A joined worker: it has no data, loop or model until a client tells it what to compute, and computes for one client
+//! at a time. When the client leaves, it waits for the next.
 //!
-//! Each connection has a thread. Which of them computes is decided by the one `place` there is.
+//! Each connection has a thread. The single `place` decides which of them computes.
 
+mod line;
 mod place;
 pub mod protocol;
+mod requests;
 mod session;
 mod stages;
 mod steps;
 mod usage_teller;
 
 use std::net::TcpListener;
+use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -27,22 +30,22 @@ use windlass_wire::stream::Socket;
 
 use crate::devices::ComputeDevice;
 use crate::replica::{Replica, StageWorker};
-use place::Place;
+use place::ClientPlace;
 use protocol::{Assignment, Capacity};
 use session::Desk;
 
-/// What the thread of a connection has for its stack: as much as a main thread, since a model is made on it.
+/// The stack size of a connection's thread: that of a main thread, since a model is built on it.
 const STACK: usize = 8 << 20;
-/// How soon it is seen that the process is told to stop.
+/// How often to check whether the process has been told to stop.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// How often a wait is spoken of.
+/// How often a wait is logged.
 const SPEAK_EVERY: Duration = Duration::from_secs(60);
 
 /// What a worker computes with.
 pub enum Computing {
-    /// All of a model.
+    /// A whole model.
     Replica(Box<dyn Replica>),
-    /// Some of its stages.
+    /// Some stages of a model.
     Stages(StageWorker),
 }
 
@@ -55,29 +58,30 @@ impl Computing {
     }
 }
 
-/// Makes the model of an assignment, without data. An error is a refusal that the client is told.
+/// Builds the model of an assignment, without data. An error is a refusal that is sent to the client, which retries
+/// only if memory is short for a time.
 pub type Builder = Arc<dyn Fn(&Assignment) -> anyhow::Result<Computing> + Send + Sync>;
 
-/// What a joined worker is told by its user.
+/// The configuration of a joined worker.
 #[derive(Clone)]
 pub struct JoinConfig {
-    /// What it computes on.
+    /// What it computes on, as reported to clients.
     pub capacity: Capacity,
     /// Whether it ends with the run of its first client.
     pub once: bool,
-    /// Whether a launcher has started it, which hears from the client how the run has ended.
+    /// Whether a launcher has started it. The launcher learns from the client how the run has ended.
     pub is_launched: bool,
     /// The devices that it computes on.
     pub devices: Vec<ComputeDevice>,
-    /// How long it then waits for a client that has gone without a word.
+    /// With `once`, how long it waits for a client that has disappeared.
     pub peer_timeout: Duration,
-    /// Set by the process when it is told to stop.
+    /// Set when the process is told to stop.
     pub stop: Arc<Interrupt>,
-    /// How it is seen from outside.
+    /// The metrics and probes of this process.
     pub instruments: Instruments,
 }
 
-/// Computes for whoever comes, until it is told to stop. Blocks; `runtime` carries its port.
+/// Computes for any client until it is told to stop. Blocks; `runtime` carries its port.
 pub fn serve(
     runtime: &tokio::runtime::Handle,
     listener: TcpListener,
@@ -97,11 +101,12 @@ pub fn serve(
     let desk = Arc::new(Desk {
         config,
         build,
-        place: Place::default(),
+        place: ClientPlace::default(),
         local_name: Mutex::default(),
         news: teller,
         counts,
         usage: instruments.usage().clone(),
+        refused: AtomicU64::default(),
     });
     let (serving, lobby) = (desk.clone(), Lobby::default());
     let streams: StreamHandler = Arc::new(move |socket, visit| take(serving.clone(), socket, visit));
@@ -121,24 +126,24 @@ pub fn serve(
     Ok(outcome)
 }
 
-/// What becomes of sessions. One that has begun also ends.
+/// Events of sessions. Every session that begins also ends.
 #[derive(Debug)]
 pub(crate) enum News {
-    /// A client was given the place, perhaps that of another.
+    /// A client was given the place, possibly replacing another.
     Began,
-    /// A client has said how its run has ended.
+    /// A client has reported how its run ended.
     Left(Outcome),
-    /// It has gone without a word, was refused, or was replaced.
+    /// A client has disappeared, was refused, or was replaced.
     Lost {
-        /// For how long it had been silent.
+        /// How long it had been silent.
         silent: Duration,
     },
 }
 
 fn wait(news: &mpsc::Receiver<News>, stop: &Interrupt, once: Option<Duration>) -> Outcome {
-    // One that is replaced may end after its successor has begun.
+    // A replaced session may end after its successor has begun.
     let mut sessions = 0_usize;
-    // When the last one was lost, and how long it had been silent by then.
+    // When the last session was lost, and how long its client had been silent by then.
     let mut lost: Option<(Instant, Duration)> = None;
     let mut spoken = Instant::now();
     loop {
@@ -169,7 +174,7 @@ fn wait(news: &mpsc::Receiver<News>, stop: &Interrupt, once: Option<Duration>) -
     }
 }
 
-/// Serves a connection on a thread of its own.
+/// Serves a connection on its own thread.
 fn take(desk: Arc<Desk>, socket: Socket, visit: Visit) {
     if let Ok(handle) = socket.try_clone() {
         visit.on_close(move || handle.shutdown());
@@ -184,7 +189,8 @@ fn take(desk: Arc<Desk>, socket: Socket, visit: Visit) {
 mod tests {
     use super::*;
 
-    /// How a worker ends that hears this at once, and after its patience, or long enough, that its client has left.
+    /// Returns the exit code of a worker that receives this news at once, and hears that its client has left after its
+    /// patience has passed, or after a second.
     fn ended(news: impl IntoIterator<Item = News>, patience: Duration) -> u8 {
         let (teller, heard) = mpsc::channel();
         news.into_iter().for_each(|news| teller.send(news).unwrap());

@@ -1,4 +1,4 @@
-//! The one place at a joined worker, and who has it.
+//! The single place at a joined worker, and the client that occupies it.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,23 +6,23 @@ use std::time::{Duration, Instant};
 
 use windlass_wire::stream::Socket;
 
-/// A client that has been silent for so long, though it has something to say every two seconds, gives way to another.
+/// A client that is silent for this long gives way to another: a live client sends something every two seconds.
 const SILENT: Duration = Duration::from_secs(8);
 
-/// How many clients that are refused the log tells of while the place is taken: whoever can connect can make up any
-/// number of them, and each comes again and again.
+/// The number of refused clients that are logged while the place is taken: anyone who can connect can invent any number
+/// of them, and each retries.
 const MOST_REFUSED: usize = 64;
 
-/// A place for one client. Clones are the same place.
+/// A place for one client. Clones refer to the same place.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Place(Arc<Mutex<State>>);
+pub(super) struct ClientPlace(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
 struct State {
     is_closed: bool,
     taken: u64,
     occupant: Option<Occupant>,
-    /// Clients that came while this one was there.
+    /// Clients that were refused while this one was there.
     refused: BTreeSet<String>,
 }
 
@@ -30,19 +30,19 @@ struct State {
 struct Occupant {
     number: u64,
     run: u64,
-    /// Which worker of that run this is.
+    /// The worker's number in that run.
     worker: usize,
     client: String,
     handle: Socket,
     heard: Instant,
-    /// Whether the worker is busy for it: then it waits, and need not say anything.
+    /// Whether the worker is busy for the client, which then waits and need not send anything.
     is_served: bool,
 }
 
-/// A client's hold on the place, which ends with this.
+/// A client's hold on the place, released on drop.
 #[derive(Debug)]
 pub(super) struct Seated {
-    place: Place,
+    place: ClientPlace,
     number: u64,
 }
 
@@ -50,13 +50,13 @@ pub(super) struct Seated {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Denied {
     pub(super) reason: String,
-    /// Whether it may be at another time.
+    /// Whether the client may retry later.
     pub(super) is_busy: bool,
 }
 
-impl Place {
-    /// Seats a client whose connection `handle` ends, and to which this is that worker of its run. If somebody else is
-    /// there, says who.
+impl ClientPlace {
+    /// Seats a client. `handle` can end its connection, and `worker` is this worker's number in its run. If another
+    /// client is there, the error names it.
     pub(super) fn take(
         &self,
         client: &str,
@@ -90,13 +90,13 @@ impl Place {
         Ok(Seated { place: self.clone(), number })
     }
 
-    /// Whether the log is to tell that this client was refused: once for each of the first while the place is taken.
+    /// Whether to log that this client was refused: once for each of the first clients while the place is taken.
     pub(super) fn is_news(&self, client: &str) -> bool {
         let refused = &mut self.lock().refused;
         refused.len() < MOST_REFUSED && refused.insert(client.to_owned())
     }
 
-    /// Lets nobody in any more, and ends the connection of whoever is there.
+    /// Admits no more clients, and ends the current client's connection.
     pub(super) fn close(&self) {
         let mut state = self.lock();
         state.is_closed = true;
@@ -109,7 +109,7 @@ impl Place {
 }
 
 impl Seated {
-    /// Notes that the client was heard, and that the worker is busy for it, or has answered.
+    /// Records a message from the client, and whether the worker is now busy for it.
     pub(super) fn heard(&self, is_served: bool) {
         let mut state = self.place.lock();
         if let Some(occupant) = state.occupant.as_mut().filter(|occupant| occupant.number == self.number) {
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn the_second_client_hears_who_the_first_is_unless_that_is_silent() {
-        let (place, now) = (Place::default(), Instant::now());
+        let (place, now) = (ClientPlace::default(), Instant::now());
         let first = place.take("the first", (1, 0), handle(), now).unwrap();
         let denied = place.take("the second", (2, 0), handle(), now).unwrap_err();
         assert_eq!(denied, Denied { reason: "it computes for the first".to_owned(), is_busy: true });
@@ -157,14 +157,14 @@ mod tests {
 
     #[test]
     fn a_client_that_connects_again_takes_its_own_place() {
-        let (place, now) = (Place::default(), Instant::now());
+        let (place, now) = (ClientPlace::default(), Instant::now());
         let _first = place.take("the first", (1, 0), handle(), now).unwrap();
         assert!(place.take("the first", (1, 0), handle(), now).is_ok());
     }
 
     #[test]
     fn each_of_the_first_clients_that_are_refused_is_news_once_while_the_place_is_taken() {
-        let place = Place::default();
+        let place = ClientPlace::default();
         for run in 0..2 {
             let _seated = place.take("a client", (run, 0), handle(), Instant::now()).unwrap();
             let news = (0..1000).filter(|client| place.is_news(&(client / 2).to_string())).count();
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn one_worker_under_two_names_is_refused_to_the_second_for_good() {
-        let (place, now) = (Place::default(), Instant::now());
+        let (place, now) = (ClientPlace::default(), Instant::now());
         let _first = place.take("the run", (1, 0), handle(), now).unwrap();
         let denied = place.take("the run", (1, 1), handle(), now + 2 * SILENT).unwrap_err();
         let reason = "it is worker 0 of this run already, under another name".to_owned();

@@ -1,7 +1,7 @@
-//! What a client and a joined worker say to each other: the heads of messages, as JSON. Their tensors travel beside them.
+//! The messages between a client and a joined worker: their heads, as JSON. Tensors travel beside them.
 //!
-//! The worker answers every request, and while it is busy with one says every second that it is. So whoever is silent
-//! is dead, suspended or cut off, and a step may take as long as it takes.
+//! The worker answers every request, and while it is busy with one it reports so every second. A silent peer is
+//! therefore dead, suspended or cut off, and a step may take any length of time.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,51 +13,51 @@ use windlass_core::parameter::ParameterTable;
 use windlass_instruments::Usage;
 use windlass_wire::compute::Limits;
 
-/// How often a busy worker says so.
+/// How often a busy worker reports that it is busy.
 pub const SIGN_OF_LIFE: Duration = Duration::from_secs(1);
-/// How often a client says something to a worker that it has nothing to ask of: then the worker is not free for another.
+/// How often a client pings a worker that it has no request for, which keeps the worker from serving another client.
 pub const PING_EVERY: Duration = Duration::from_secs(2);
-/// The most bytes of a batch.
+/// The size limit of a batch.
 pub const BATCH_BYTES: u64 = 1 << 30;
 /// The most tensors of a batch.
 const BATCH_TENSORS: usize = 1 << 16;
-/// The longest head that says what is to be computed; the model's files are in it.
+/// The size limit of the head of an assignment, which includes the model's files.
 const ASSIGNMENT_BYTES: usize = 32 << 20;
-/// The longest head of anything else.
+/// The size limit of any other head.
 const HEAD_BYTES: usize = 4 << 20;
 
 /// What a client asks of a worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "snake_case")]
 pub enum Ask {
-    /// To make this model ready; the first thing that is asked.
+    /// To prepare this model; always the first request.
     Assign(Box<Assignment>),
     /// To compute a step. Tensors: the changed values, then the batch.
     Step(StepAsked),
     /// To compute a piece of a step of one of its stages.
     Stage(StageAsked),
-    /// Whether it is there.
+    /// Whether it is alive.
     Ping,
-    /// To wait for the next step: others are not done with this one. It is not answered.
+    /// To wait for the next step, because other workers have not finished this one. Not answered.
     Wait,
-    /// Nothing more: the client's run has ended.
+    /// To do nothing more: the client's run has ended.
     Leave {
-        /// How.
+        /// How the run ended.
         reason: String,
-        /// With which exit code.
+        /// The exit code of the run.
         #[serde(default)]
         exit_code: u8,
     },
 }
 
-/// What a worker is to compute, and for whom.
+/// What a worker is to compute, and for which client.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Assignment {
-    /// The client, as it is told to others.
+    /// The client's name, as shown to other clients.
     pub client: String,
-    /// Which of all clients it is: one that connects again takes its own place.
+    /// Identifies the client's run: a client that reconnects takes its own place.
     pub run: u64,
-    /// Which worker of that run it is that is told.
+    /// The number of the addressed worker in that run.
     pub worker: usize,
     /// The model's name.
     pub model: String,
@@ -65,13 +65,13 @@ pub struct Assignment {
     pub flags: BTreeMap<String, ModelFlag>,
     /// The run's seed.
     pub seed: u64,
-    /// In how many parts, one after the other, a batch is computed.
+    /// The number of parts in which a batch is computed, one after the other.
     pub accumulate: usize,
     /// The model's files: name and content.
     pub files: Vec<(String, String)>,
     /// The parameters as the client has them.
     pub parameters: ParameterTable,
-    /// Which stages of the model are whose, if nobody computes all of it.
+    /// Which worker has which stages of the model, if the model is divided.
     #[serde(default)]
     pub placed: Option<PlacedStages>,
 }
@@ -79,10 +79,10 @@ pub struct Assignment {
 /// The stages of a model that joined workers compute.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlacedStages {
-    /// Whether another device may be taken for one that is not there.
+    /// Whether a missing device may be replaced by another.
     #[serde(default)]
     pub is_soft: bool,
-    /// All of them.
+    /// The stages of all workers.
     pub stages: Vec<StageAssigned>,
 }
 
@@ -93,14 +93,14 @@ impl PlacedStages {
     }
 }
 
-/// A stage, and who computes it.
+/// A stage, and the worker that computes it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StageAssigned {
-    /// Its name.
+    /// The name of the stage.
     pub stage: String,
     /// The number of the worker.
     pub worker: usize,
-    /// On which of its devices; `None` for the one that it was started with.
+    /// Which of the worker's devices; `None` for the one that it was started with.
     pub device: Option<String>,
 }
 
@@ -109,7 +109,7 @@ pub struct StageAssigned {
 pub struct StageAsked {
     /// The stage's name.
     pub stage: String,
-    /// What is to be done.
+    /// What to do.
     pub piece: StagePiece,
 }
 
@@ -117,44 +117,44 @@ pub struct StageAsked {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
 pub enum StagePiece {
-    /// A step begins. Tensors: the values that have changed, then the numbers of rows.
+    /// Begin a step. Tensors: the values that have changed, then row numbers.
     Begin {
-        /// Whose values those are.
+        /// The parameters whose values are attached.
         changed: Vec<usize>,
-        /// The parameters that the step has only some rows of.
+        /// The parameters of which the step has only some rows.
         rows: Vec<usize>,
     },
-    /// Forward through a micro-batch. Tensors: its part of the batch, then the numbers of the rows that it has of each of
-    /// those parameters, then what other stages have put out.
+    /// Run the forward pass of a micro-batch. Tensors: its part of the batch, then its row numbers for each of the
+    /// step's row parameters, then the outputs of the stages before it.
     Forward {
-        /// Which one.
+        /// The micro-batch.
         micro: usize,
-        /// How many tensors its part of the batch is.
+        /// The number of tensors in its part of the batch.
         feed: usize,
-        /// How many parameters those are.
+        /// The number of parameters that rows are attached for.
         rows: usize,
-        /// Of random numbers.
+        /// The seed of random numbers.
         seed: u64,
     },
-    /// And back. Tensors: gradients of what it has put out.
+    /// Run the backward pass of a micro-batch. Tensors: the gradients of its outputs.
     Backward {
-        /// Which one.
+        /// The micro-batch.
         micro: usize,
-        /// Which of its outputs have one.
+        /// Which of its outputs have a gradient.
         given: Vec<bool>,
     },
-    /// The step ends: the sums of gradients are asked for.
+    /// End the step and return the sums of gradients.
     Finish,
 }
 
 /// See [`Answer::Staged`].
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct StageAnswered {
-    /// Of the outputs, of the gradients of inputs or of the gradients of parameters, those that come along.
+    /// Which of the outputs, of the gradients of inputs, or of the gradients of parameters are attached.
     pub given: Vec<bool>,
-    /// The parameters whose running state does.
+    /// The parameters whose running state is attached.
     pub state: Vec<bool>,
-    /// What the worker uses of its hardware, about once a second.
+    /// The worker's hardware usage, about once a second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Box<Usage>>,
 }
@@ -162,59 +162,70 @@ pub struct StageAnswered {
 /// See [`Ask::Step`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StepAsked {
-    /// The parameters whose values come along, by number.
+    /// The numbers of the parameters whose values are attached.
     pub changed: Vec<u32>,
-    /// What is to be computed.
+    /// The parts to compute.
     pub parts: Vec<PartAsked>,
 }
 
 /// A part of a batch.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PartAsked {
-    /// How many samples it has.
+    /// The number of samples.
     pub samples: usize,
-    /// Of random numbers in the forward pass.
+    /// The seed of random numbers in the forward pass.
     pub seed: u64,
-    /// How many tensors it is.
+    /// The number of tensors.
     pub tensors: usize,
 }
 
-/// What a worker says.
+/// What a worker answers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "say", rename_all = "snake_case")]
 pub enum Answer {
     /// The model is ready.
     Assigned(Capacity),
-    /// It will not compute this.
+    /// The worker refuses to compute this.
     Refused {
-        /// Why.
+        /// The reason.
         reason: String,
-        /// Whether it may at another time.
+        /// Whether the client may retry later: the worker computes for another, or memory is short for a time.
         is_busy: bool,
     },
     /// A step has been computed. Tensors: gradients, then running state.
     Stepped(StepAnswered),
-    /// A piece of a step has been computed. Tensors: those that are given, then running state.
+    /// A piece of a step has been computed. Tensors: those marked in `given`, then running state.
     Staged(StageAnswered),
-    /// It is busy with what was asked.
+    /// The worker is busy with the request.
     Working,
-    /// It is there.
+    /// The worker is alive.
     Here,
-    /// It could not compute what was asked.
+    /// The worker could not compute the request.
     Failed {
-        /// Why.
+        /// The reason.
         reason: String,
     },
+}
+
+impl Answer {
+    /// Adds the worker's hardware usage to the answer to a request to compute.
+    pub(super) fn with(self, usage: Option<Box<Usage>>) -> Self {
+        match self {
+            Self::Stepped(answer) => Self::Stepped(StepAnswered { usage, ..answer }),
+            Self::Staged(answer) => Self::Staged(StageAnswered { usage, ..answer }),
+            other => other,
+        }
+    }
 }
 
 /// What a worker computes on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Capacity {
-    /// Its devices.
+    /// The names of its devices.
     pub devices: Vec<String>,
-    /// Threads, if it was told how many.
+    /// The number of threads, if the user set it.
     pub threads: Option<usize>,
-    /// Replicas that divide a batch.
+    /// The number of replicas that divide a batch.
     pub towers: usize,
 }
 
@@ -223,26 +234,26 @@ pub struct Capacity {
 pub struct StepAnswered {
     /// The bits of the loss: JSON has no infinities.
     pub loss: u32,
-    /// How many samples it was computed on.
+    /// The number of samples that it was computed on.
     pub samples: usize,
-    /// How long that took, in microseconds.
+    /// The computing time in microseconds.
     #[serde(default)]
     pub micros: u64,
-    /// The parameters whose gradients come along, by number.
+    /// The numbers of the parameters whose gradients are attached.
     pub gradients: Vec<u32>,
-    /// Those whose running state does.
+    /// The numbers of the parameters whose running state is attached.
     pub state: Vec<u32>,
-    /// What the worker uses of its hardware, about once a second.
+    /// The worker's hardware usage, about once a second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Box<Usage>>,
 }
 
-/// A head as it travels.
+/// Encodes a head.
 pub fn written(head: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(head).unwrap_or_default()
 }
 
-/// A head that has arrived.
+/// Decodes a head.
 pub fn read<T: DeserializeOwned>(head: &[u8]) -> anyhow::Result<T> {
     serde_json::from_slice(head).map_err(|error| anyhow::anyhow!("cannot parse the message: {error}"))
 }
@@ -252,23 +263,23 @@ pub fn is_answer(head: &[u8]) -> bool {
     !matches!(serde_json::from_slice(head), Ok(Answer::Working))
 }
 
-/// The most of the first request.
+/// The limits of the first request.
 pub fn assignment_limits() -> Limits {
     Limits { head: ASSIGNMENT_BYTES, sections: 0, bytes: 0 }
 }
 
-/// The most of a request about a model of these parameters.
+/// The limits of a request about a model with these parameters.
 pub fn request_limits(parameters: &ParameterTable) -> Limits {
     let Limits { head, sections, bytes } = answer_limits(parameters);
     Limits { head, sections: sections + BATCH_TENSORS, bytes: bytes + BATCH_BYTES }
 }
 
-/// The most of a request about stages, or of an answer to it: what goes between stages may be as large as a batch.
+/// The limits of a request about stages, and of its answer: tensors between stages may be as large as a batch.
 pub fn stage_limits(parameters: &ParameterTable) -> Limits {
     request_limits(parameters)
 }
 
-/// The most of an answer.
+/// The limits of an answer.
 pub fn answer_limits(parameters: &ParameterTable) -> Limits {
     let bytes = parameters.elements() as u64 * size_of::<f32>() as u64;
     Limits { head: HEAD_BYTES, sections: 2 * parameters.len(), bytes }

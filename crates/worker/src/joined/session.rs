@@ -1,61 +1,62 @@
-//! One client's connection: what it wants computed is made ready, and its requests are answered until it leaves.
+//! One client's connection, from its first word to its end: gives the client the place, makes the model that it assigns,
+//! and reports how it ended.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use tracing::{debug, info, warn};
 use windlass_core::cluster::TaskId;
-use windlass_core::footprint::{gradient_bytes, in_words};
+use windlass_core::footprint::gradient_bytes;
 use windlass_core::lifecycle::Outcome;
-use windlass_instruments::{AvailableMemory, UsageMeter, WorkerInstruments, available_memory};
-use windlass_wire::compute::{self, ComputeError, Connection, Message, Section};
+use windlass_instruments::{UsageMeter, WorkerInstruments};
+use windlass_wire::compute::{self, ComputeError};
 use windlass_wire::lobby::Visit;
 use windlass_wire::stream::Socket;
 
-use super::place::{Denied, Place};
-use super::protocol::{
-    Answer, Ask, Assignment, PING_EVERY, SIGN_OF_LIFE, StageAnswered, StepAnswered, assignment_limits, read,
-    request_limits, stage_limits, written,
-};
+use super::line::{Line, legible};
+use super::place::{ClientPlace, Denied};
+use super::protocol::{Answer, Ask, Assignment, PING_EVERY, assignment_limits, read};
+use super::requests::{Requests, Stepping};
 use super::stages::StageStepper;
-use super::steps::{Computed, Stepper};
+use super::steps::Stepper;
 use super::usage_teller::UsageTeller;
 use super::{Builder, Computing, JoinConfig, News};
-use crate::replica::packed;
+use crate::memory::{self, OutOfMemory};
 use crate::{devices, threads};
 
-/// How long a client may take to say what it wants.
+/// How long a client may take to send its first request.
 const FIRST_WORDS: Duration = Duration::from_secs(10);
-/// The longest that a client may take nothing of an answer.
+/// How long a client may stall in reading an answer.
 const STALLED: Duration = Duration::from_secs(60);
-/// How long a client may say nothing. It gives way to others much sooner; this is for one that nobody replaces.
+/// How long a client may be silent if no other client wants its place. Otherwise it gives way much sooner.
 const SILENT: Duration = Duration::from_secs(24 * 3600);
-/// The least that counts as silence of a client that a worker may give up on.
+/// The shortest silence after which a worker may give up on its client.
 const LEAST_SILENCE: Duration = PING_EVERY.saturating_mul(3);
-/// The longest name of a client or of a model.
+/// The size limit of the name of a client or a model.
 const NAME_BYTES: usize = 200;
-/// The most of a client's words that are logged.
-const WORDS: usize = 1000;
 
 /// Everything that the connections of a joined worker share.
 pub(super) struct Desk {
     pub(super) config: JoinConfig,
     pub(super) build: Builder,
-    pub(super) place: Place,
-    /// By which name clients on this host find it.
+    pub(super) place: ClientPlace,
+    /// The name by which clients on this host reach it.
     pub(super) local_name: Mutex<String>,
-    /// Hears of the sessions of clients that are given the place.
+    /// Receives the events of sessions that are given the place.
     pub(super) news: mpsc::Sender<News>,
-    /// What it has computed, for whichever client.
+    /// What the worker has computed, for all clients together.
     pub(super) counts: WorkerInstruments,
-    /// What this process and its host use.
+    /// Measures the hardware usage of this process and its host.
     pub(super) usage: UsageMeter,
+    /// The last run whose model could not be made: each is logged once.
+    pub(super) refused: AtomicU64,
 }
 
 impl Desk {
-    /// Serves a connection to its end.
+    /// Serves a connection until it ends.
     pub(super) fn serve(&self, socket: Socket, visit: &Visit) {
         let local_name = self.local_name.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let connection = match compute::accept(socket, &local_name) {
@@ -66,7 +67,7 @@ impl Desk {
         let asked = line.receive(&assignment_limits(), FIRST_WORDS, &self.is_stopped());
         let mut assignment = match asked.map_err(anyhow::Error::from).and_then(|message| read::<Ask>(&message.head)) {
             Ok(Ask::Assign(assignment)) => *assignment,
-            // Somebody looked who listens here.
+            // A client has checked whether a worker is listening here.
             Ok(Ask::Ping) => return drop(line.answer(&Answer::Here, &[])),
             Ok(_) => return visit.refused(&"received a request before the assignment"),
             Err(error) => {
@@ -102,27 +103,37 @@ impl Desk {
         let computing = match made {
             Ok(computing) => computing,
             Err(error) => {
-                warn!("cannot compute {model} for {client}: {}", legible(&format!("{error:#}")));
-                let _ = line.answer(&Answer::Refused { reason: format!("{error:#}"), is_busy: false }, &[]);
+                let reason = format!("{error:#}");
+                // A client that may retry does so every second.
+                if self.refused.swap(assignment.run, Ordering::Relaxed) != assignment.run {
+                    warn!("cannot compute {model} for {client}: {}", legible(&reason));
+                }
+                let is_busy = error.downcast_ref().is_some_and(|OutOfMemory { is_temporary, .. }| *is_temporary);
+                let _ = line.answer(&Answer::Refused { reason, is_busy }, &[]);
                 return;
             }
         };
-        let kind = line.lock().connection.kind();
-        info!("computing {model} for {client}, via {kind}");
+        info!("computing {model} for {client}, via {}", line.kind());
         if line.answer(&Answer::Assigned(self.config.capacity.clone()), &[]).is_err() {
             session.ended = line.last_words(&assignment_limits()).map(|outcome| self.ended_with(outcome));
             return;
         }
         seated.heard(false);
+        let requests = Requests {
+            line: &line,
+            patience: self.patience(),
+            is_stopped: &self.is_stopped(),
+            heard: &|is_served| seated.heard(is_served),
+            usage: UsageTeller::new(&self.usage),
+        };
         let threads = self.config.capacity.threads;
-        let heard = |is_served| seated.heard(is_served);
         let (ended, steps) = match computing {
             Computing::Replica(replica) => {
                 let mut stepper = Stepper::new(replica, threads, self.counts.clone());
-                (self.compute(&line, &mut stepper, heard), stepper.steps())
+                (requests.serve(&mut stepper), stepper.steps())
             }
             Computing::Stages(stages) => match StageStepper::new(stages, threads, self.counts.clone()) {
-                Ok(mut stepper) => (self.compute_stages(&line, &mut stepper, heard), stepper.steps()),
+                Ok(mut stepper) => (requests.serve(&mut stepper), stepper.steps()),
                 Err(error) => (Err(error), 0),
             },
         };
@@ -134,6 +145,8 @@ impl Desk {
                 info!("{client} ended ({reason}); computed {steps} steps for it");
                 session.ended = Some(self.ended_with(outcome));
             }
+            // The client was not lost, but left.
+            Err(_) if self.config.stop.is_set() => {}
             Err(error) => {
                 let why = legible(&format!("{error:#}"));
                 warn!("lost {client} after computing {steps} steps for it: {why}; waiting for a client");
@@ -142,20 +155,20 @@ impl Desk {
         }
     }
 
-    /// What a client's end means for this process. A launcher hears of it from the client.
+    /// What a client's end means for this process. A launcher learns the outcome from the client.
     fn ended_with(&self, outcome: Outcome) -> Outcome {
         if self.config.is_launched { Outcome::done() } else { outcome }
     }
 
-    /// Makes the model, and checks that it is the client's.
+    /// Makes the model, and checks that its parameters are the client's.
     fn make(&self, assignment: &Assignment) -> anyhow::Result<Computing> {
         if assignment.placed.is_none() {
             let towers = self.config.capacity.towers as u64;
-            check_memory("the model is", gradient_bytes(&assignment.parameters).saturating_mul(towers))?;
+            memory::check("the model is", gradient_bytes(&assignment.parameters).saturating_mul(towers))?;
         }
         let computing = (self.build)(assignment)?;
         if let Computing::Stages(stages) = &computing {
-            check_memory("its stages are", stages.gradient_bytes())?;
+            memory::check("its stages are", stages.gradient_bytes())?;
         }
         match computing.table().first_difference(&assignment.parameters) {
             None => Ok(computing),
@@ -164,84 +177,9 @@ impl Desk {
         }
     }
 
-    /// How long a client may say nothing.
+    /// How long a client may be silent.
     fn patience(&self) -> Duration {
         if self.config.once { self.config.peer_timeout.max(LEAST_SILENCE) } else { SILENT }
-    }
-
-    /// Answers requests. Returns how the client has ended.
-    fn compute(&self, line: &Line, stepper: &mut Stepper, heard: impl Fn(bool)) -> anyhow::Result<Outcome> {
-        let limits = request_limits(stepper.table());
-        let mut usage = UsageTeller::new(&self.usage);
-        loop {
-            let Message { head, sections } = line.receive(&limits, self.patience(), &self.is_stopped())?;
-            heard(true);
-            match read::<Ask>(&head)? {
-                Ask::Step(asked) => {
-                    let Computed { answer, gradients } = match line.busy(|| stepper.step(asked, sections)) {
-                        Ok(computed) => computed,
-                        Err(error) => {
-                            let _ = line.answer(&Answer::Failed { reason: format!("{error:#}") }, &[]);
-                            return Err(error);
-                        }
-                    };
-                    let shapes: Vec<[usize; 1]> = gradients.iter().map(|gradient| [gradient.len()]).collect();
-                    let tensors =
-                        gradients.iter().zip(&shapes).map(|(gradient, shape)| Section::floats(shape, gradient));
-                    let answer = StepAnswered { usage: usage.due(), ..answer };
-                    let answered = line.answer(&Answer::Stepped(answer), &tensors.collect::<Vec<_>>());
-                    if let Err(error) = answered {
-                        return line.last_words(&limits).ok_or(error.into());
-                    }
-                }
-                Ask::Ping => {
-                    if let Err(error) = line.answer(&Answer::Here, &[]) {
-                        return line.last_words(&limits).ok_or(error.into());
-                    }
-                }
-                Ask::Wait => {}
-                Ask::Leave { reason, exit_code } => return Ok(outcome(&reason, exit_code)),
-                Ask::Assign(_) => anyhow::bail!("received a second assignment"),
-                Ask::Stage(_) => anyhow::bail!("it asked for a stage, but was given all of the model"),
-            }
-            heard(false);
-        }
-    }
-
-    /// The same of a client whose model is divided.
-    fn compute_stages(&self, line: &Line, stepper: &mut StageStepper, heard: impl Fn(bool)) -> anyhow::Result<Outcome> {
-        let limits = stage_limits(stepper.table());
-        let mut usage = UsageTeller::new(&self.usage);
-        loop {
-            let Message { head, sections } = line.receive(&limits, self.patience(), &self.is_stopped())?;
-            heard(true);
-            match read::<Ask>(&head)? {
-                Ask::Stage(asked) => {
-                    let (answer, tensors) = match line.busy(|| stepper.answer(asked, sections)) {
-                        Ok(answered) => answered,
-                        Err(error) => {
-                            let _ = line.answer(&Answer::Failed { reason: format!("{error:#}") }, &[]);
-                            return Err(error);
-                        }
-                    };
-                    let sections: Vec<Section<'_>> = tensors.iter().map(packed::section).collect();
-                    let answer = StageAnswered { usage: usage.due(), ..answer };
-                    if let Err(error) = line.answer(&Answer::Staged(answer), &sections) {
-                        return line.last_words(&limits).ok_or(error.into());
-                    }
-                }
-                Ask::Ping => {
-                    if let Err(error) = line.answer(&Answer::Here, &[]) {
-                        return line.last_words(&limits).ok_or(error.into());
-                    }
-                }
-                Ask::Wait => {}
-                Ask::Leave { reason, exit_code } => return Ok(outcome(&reason, exit_code)),
-                Ask::Assign(_) => anyhow::bail!("received a second assignment"),
-                Ask::Step(_) => anyhow::bail!("it asked for a step, but was given stages of the model"),
-            }
-            heard(false);
-        }
     }
 
     fn is_stopped(&self) -> impl Fn() -> bool + '_ {
@@ -252,9 +190,9 @@ impl Desk {
 /// The time for which a client has the place, however it ends.
 struct Session<'a> {
     news: &'a mpsc::Sender<News>,
-    /// How the client has ended, by its own word.
+    /// How the client has ended, as it reported.
     ended: Option<Outcome>,
-    /// For how long it was silent, if that is why it was lost.
+    /// How long the client was silent, if it was lost for that reason.
     silent: Duration,
 }
 
@@ -271,107 +209,12 @@ impl Drop for Session<'_> {
     }
 }
 
-/// A connection that says, while the worker is busy, that it is.
-struct Line {
-    speaker: Arc<Mutex<Speaker>>,
-    /// How long the client may take nothing of an answer.
-    stalled: Duration,
-    /// Ends the thread that speaks.
-    _ended: mpsc::Sender<()>,
-}
-
-struct Speaker {
-    connection: Connection,
-    is_busy: bool,
-}
-
-impl Line {
-    fn new(connection: Connection, stalled: Duration) -> Self {
-        let speaker = Arc::new(Mutex::new(Speaker { connection, is_busy: false }));
-        let (ended, is_ended) = mpsc::channel::<()>();
-        let speaking = speaker.clone();
-        let speak = move || {
-            while let Err(mpsc::RecvTimeoutError::Timeout) = is_ended.recv_timeout(SIGN_OF_LIFE) {
-                // Whoever holds it reads or answers.
-                let Ok(mut speaker) = speaking.try_lock() else { continue };
-                if speaker.is_busy {
-                    let _ = speaker.connection.send(&written(&Answer::Working), &[], SIGN_OF_LIFE, &|| false);
-                }
-            }
-        };
-        if let Err(error) = std::thread::Builder::new().name("sign-of-life".to_owned()).spawn(speak) {
-            warn!(%error, "cannot start the thread that tells a client of long steps");
-        }
-        Self { speaker, stalled, _ended: ended }
-    }
-
-    fn receive(
-        &self,
-        limits: &compute::Limits,
-        patience: Duration,
-        is_stopped: &dyn Fn() -> bool,
-    ) -> Result<Message, ComputeError> {
-        self.lock().connection.receive(limits, patience, is_stopped)
-    }
-
-    fn answer(&self, answer: &Answer, tensors: &[Section<'_>]) -> Result<(), ComputeError> {
-        self.lock().connection.send(&written(answer), tensors, self.stalled, &|| false)
-    }
-
-    /// How a client that takes no answer any more has ended, if it has said so.
-    fn last_words(&self, limits: &compute::Limits) -> Option<Outcome> {
-        let message = self.receive(limits, SIGN_OF_LIFE, &|| false).ok()?;
-        match read::<Ask>(&message.head) {
-            Ok(Ask::Leave { reason, exit_code }) => Some(outcome(&reason, exit_code)),
-            _ => None,
-        }
-    }
-
-    /// Does something that may take long.
-    fn busy<T>(&self, work: impl FnOnce() -> T) -> T {
-        self.lock().is_busy = true;
-        let done = work();
-        self.lock().is_busy = false;
-        done
-    }
-
-    fn handle(&self) -> std::io::Result<Socket> {
-        self.lock().connection.handle()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Speaker> {
-        self.speaker.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// For how long a client was silent that was lost with this error.
+/// Returns how long a client that was lost with this error had been silent.
 fn silence(error: &anyhow::Error) -> Duration {
     match error.downcast_ref() {
         Some(ComputeError::Silent(silent)) => *silent,
         _ => Duration::ZERO,
     }
-}
-
-/// How a client has ended, as it says.
-fn outcome(reason: &str, exit_code: u8) -> Outcome {
-    Outcome { exit_code, reason: legible(reason) }
-}
-
-/// A stranger's words for the log: on one line, and not too many.
-fn legible(words: &str) -> String {
-    words.chars().filter(|character| !character.is_control()).take(WORDS).collect()
-}
-
-/// Refuses what has gradients of so many bytes, if there is no memory for them.
-fn check_memory(what: &str, needed: u64) -> anyhow::Result<()> {
-    let Some(AvailableMemory { process: available, .. }) = available_memory() else { return Ok(()) };
-    ensure!(
-        needed <= available,
-        "{what} too large: the gradients need {}, but only {} of memory is available",
-        in_words(needed),
-        in_words(available)
-    );
-    Ok(())
 }
 
 #[cfg(test)]
@@ -383,11 +226,5 @@ mod tests {
         let silent = Duration::from_secs(7);
         assert_eq!(silence(&ComputeError::Silent(silent).into()), silent);
         assert_eq!(silence(&ComputeError::Stopped.into()), Duration::ZERO);
-    }
-
-    #[test]
-    fn what_a_stranger_says_is_logged_on_one_line_and_in_part() {
-        assert_eq!(legible("a\u{1b}[2J\nrun\r"), "a[2Jrun");
-        assert_eq!(legible(&"ü".repeat(3 * WORDS)), "ü".repeat(WORDS));
     }
 }

@@ -1,5 +1,5 @@
-//! The pieces of steps that a joined worker computes for a model that is divided: requests checked, and answered by its
-//! stages.
+//! Computes the pieces of steps that a client requests from a joined worker, for a divided model. Requests are checked
+//! before its stages answer them.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -7,11 +7,11 @@ use std::time::Instant;
 use anyhow::{Context, bail, ensure};
 use burn::tensor::{DType, TensorData};
 use rayon::ThreadPool;
-use windlass_core::parameter::ParameterTable;
 use windlass_instruments::{StepMeasurement, WorkerInstruments};
-use windlass_wire::compute::{Contents, Tensor};
+use windlass_wire::compute::{Contents, Limits, Tensor};
 
-use super::protocol::{StageAnswered, StageAsked, StagePiece};
+use super::protocol::{Answer, Ask, StageAnswered, StageAsked, StagePiece, stage_limits};
+use super::requests::Stepping;
 use crate::buffer::TensorBuffer;
 use crate::replica::{StageForward, StageHost, StageRows, StageStart, StageWorker, packed};
 use crate::threads;
@@ -26,45 +26,51 @@ pub(super) struct StageStepper {
 }
 
 impl StageStepper {
-    /// On so many threads, or on all there are.
+    /// Computes on this many threads, or on all cores.
     pub(super) fn new(stages: StageWorker, threads: Option<usize>, counts: WorkerInstruments) -> anyhow::Result<Self> {
         let all = || std::thread::available_parallelism().map_or(1, usize::from);
         let threads = threads::pool(threads.unwrap_or_else(all))?;
         Ok(Self { stages, threads, steps: 0, counts, course: Course::default() })
     }
+}
 
-    pub(super) fn table(&self) -> &ParameterTable {
-        self.stages.table()
+impl Stepping for StageStepper {
+    type Asked = StageAsked;
+
+    fn asked(ask: Ask) -> anyhow::Result<StageAsked> {
+        match ask {
+            Ask::Stage(asked) => Ok(asked),
+            _ => bail!("it asked for a step, but was given stages of the model"),
+        }
     }
 
-    pub(super) fn steps(&self) -> u64 {
+    fn limits(&self) -> Limits {
+        stage_limits(self.stages.table())
+    }
+
+    fn steps(&self) -> u64 {
         self.steps
     }
 
-    /// Computes what was asked. An error is what the client is told.
-    pub(super) fn answer(
-        &mut self,
-        asked: StageAsked,
-        tensors: Vec<Tensor>,
-    ) -> anyhow::Result<(StageAnswered, Vec<TensorData>)> {
+    fn answer(&mut self, asked: StageAsked, tensors: Vec<Tensor>) -> anyhow::Result<(Answer, Vec<TensorData>)> {
         let StageAsked { stage, piece } = asked;
         if matches!(piece, StagePiece::Begin { .. }) {
             self.course.begin(&stage, Instant::now());
         }
         let is_last_piece = matches!(piece, StagePiece::Finish);
         let host = self.stages.host(&stage)?;
-        let answered =
+        let (answer, tensors) =
             threads::compute(&self.threads, || done(host, piece, tensors)).with_context(|| format!("stage {stage}"))?;
         if is_last_piece && let Some(began) = self.course.finish(&stage) {
             let took = began.elapsed();
             self.steps += 1;
             self.counts.stepped(&StepMeasurement { step: took, compute: took, ..StepMeasurement::default() });
         }
-        Ok(answered)
+        Ok((Answer::Staged(answer), tensors))
     }
 }
 
-/// The step under way, which every stage here begins before the first of them finishes.
+/// The step in progress. Every stage here begins it before the first of them finishes.
 #[derive(Default)]
 struct Course {
     /// The stages that have begun and not finished.
@@ -75,20 +81,20 @@ struct Course {
 impl Course {
     fn begin(&mut self, stage: &str, now: Instant) {
         let is_first = self.open.is_empty();
-        // One that begins again repeats a step that was interrupted.
+        // A stage that begins again repeats a step that was interrupted.
         if !self.open.insert(stage.to_owned()) || is_first {
             self.began = Some(now);
         }
     }
 
-    /// When the step began, if this is the last stage to finish it.
+    /// Returns when the step began, if this is the last stage to finish it.
     fn finish(&mut self, stage: &str) -> Option<Instant> {
         self.open.remove(stage);
         if self.open.is_empty() { self.began.take() } else { None }
     }
 }
 
-/// What a stage answers.
+/// Carries out a piece of a step on its stage.
 fn done(
     host: &mut dyn StageHost,
     piece: StagePiece,
@@ -138,23 +144,19 @@ fn done(
             let flags = |values: &[TensorBuffer]| values.iter().map(|values| !values.is_empty()).collect();
             let answer = StageAnswered { given: flags(&result.gradients), state: flags(&result.state), usage: None };
             let tensors = result.gradients.into_iter().chain(result.state).filter(|values| !values.is_empty());
-            let flat = |values: TensorBuffer| {
-                let length = values.len();
-                values.into_data([length])
-            };
-            (answer, tensors.map(flat).collect())
+            (answer, tensors.map(TensorBuffer::into_flat_data).collect())
         }
     })
 }
 
-/// The numbers of rows.
+/// Decodes row numbers.
 fn numbers(tensor: Option<Tensor>) -> anyhow::Result<Vec<u32>> {
     let Some(Contents::I64(numbers)) = tensor.map(|tensor| tensor.contents) else { bail!("rows without numbers") };
     let number = |number: i64| u32::try_from(number).with_context(|| format!("there is no row {number}"));
     numbers.into_iter().map(number).collect()
 }
 
-/// The tensors that are left of a message.
+/// Takes the remaining tensors of a message.
 fn floats(tensors: impl Iterator<Item = Tensor>) -> anyhow::Result<Vec<TensorData>> {
     let tensors: Vec<Tensor> = tensors.collect();
     let count = tensors.len();
@@ -180,7 +182,7 @@ mod tests {
         course.begin("decoder", after(1));
         assert_eq!(course.finish("decoder"), None);
         assert_eq!(course.finish("encoder"), Some(after(0)));
-        // The next is interrupted when one of them has finished, and repeated.
+        // The next step is interrupted after one stage has finished, and repeated.
         course.begin("encoder", after(2));
         course.begin("decoder", after(2));
         assert_eq!(course.finish("decoder"), None);

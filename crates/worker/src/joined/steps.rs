@@ -1,15 +1,17 @@
-//! The steps that a joined worker computes: requests checked, values loaded, gradients listed.
+//! Computes the steps that a client requests from a joined worker: checks requests, loads values, lists gradients.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
+use burn::tensor::TensorData;
 use tracing::info;
 use windlass_core::parameter::{ParameterId, ParameterTable};
 use windlass_instruments::{StepMeasurement, WorkerInstruments};
 use windlass_wire::client::RowRequest;
-use windlass_wire::compute::{Contents, Tensor};
+use windlass_wire::compute::{Contents, Limits, Tensor};
 
-use super::protocol::{PartAsked, StepAnswered, StepAsked};
+use super::protocol::{Answer, Ask, PartAsked, StepAnswered, StepAsked, request_limits};
+use super::requests::Stepping;
 use crate::buffer::TensorBuffer;
 use crate::replica::packed::{self, PackedPart};
 use crate::replica::{Replica, StepResult};
@@ -26,28 +28,44 @@ pub(super) struct Stepper {
     counts: WorkerInstruments,
 }
 
-/// What comes of a step: an answer, and the tensors that go with it.
-pub(super) struct Computed {
-    pub(super) answer: StepAnswered,
-    pub(super) gradients: Vec<TensorBuffer>,
-}
-
 impl Stepper {
-    /// On so many threads, or on one or all, whichever turns out to be faster.
+    /// Computes on this many threads, or on one or all, whichever turns out to be faster.
     pub(super) fn new(replica: Box<dyn Replica>, threads: Option<usize>, counts: WorkerInstruments) -> Self {
         Self { replica, pools: Pools::Unmade(threads), steps: 0, counts }
     }
 
-    pub(super) fn table(&self) -> &ParameterTable {
-        self.replica.table()
+    /// Returns the attached values, each in the position of its parameter.
+    fn values(&self, changed: &[u32], tensors: &mut impl Iterator<Item = Tensor>) -> anyhow::Result<Vec<TensorBuffer>> {
+        let mut values = vec![TensorBuffer::default(); self.replica.table().len()];
+        for index in changed {
+            let slot = values.get_mut(*index as usize).with_context(|| format!("there is no parameter {index}"))?;
+            let contents = tensors.next().map(|tensor| tensor.contents);
+            let Some(Contents::F32(floats)) = contents else { bail!("the values of parameter {index} are not floats") };
+            *slot = floats.into();
+        }
+        Ok(values)
+    }
+}
+
+impl Stepping for Stepper {
+    type Asked = StepAsked;
+
+    fn asked(ask: Ask) -> anyhow::Result<StepAsked> {
+        match ask {
+            Ask::Step(asked) => Ok(asked),
+            _ => bail!("it asked for a stage, but was given all of the model"),
+        }
     }
 
-    pub(super) fn steps(&self) -> u64 {
+    fn limits(&self) -> Limits {
+        request_limits(self.replica.table())
+    }
+
+    fn steps(&self) -> u64 {
         self.steps
     }
 
-    /// Computes what was asked. An error is what the client is told.
-    pub(super) fn step(&mut self, asked: StepAsked, tensors: Vec<Tensor>) -> anyhow::Result<Computed> {
+    fn answer(&mut self, asked: StepAsked, tensors: Vec<Tensor>) -> anyhow::Result<(Answer, Vec<TensorData>)> {
         let began = Instant::now();
         let mut tensors = tensors.into_iter();
         let mut values = self.values(&asked.changed, &mut tensors)?;
@@ -72,18 +90,6 @@ impl Stepper {
         });
         Ok(listed(result, began.elapsed()))
     }
-
-    /// The values that have come along, each in its place.
-    fn values(&self, changed: &[u32], tensors: &mut impl Iterator<Item = Tensor>) -> anyhow::Result<Vec<TensorBuffer>> {
-        let mut values = vec![TensorBuffer::default(); self.table().len()];
-        for index in changed {
-            let slot = values.get_mut(*index as usize).with_context(|| format!("there is no parameter {index}"))?;
-            let contents = tensors.next().map(|tensor| tensor.contents);
-            let Some(Contents::F32(floats)) = contents else { bail!("the values of parameter {index} are not floats") };
-            *slot = floats.into();
-        }
-        Ok(values)
-    }
 }
 
 fn parts(asked: Vec<PartAsked>, tensors: &mut impl Iterator<Item = Tensor>) -> anyhow::Result<Vec<PackedPart>> {
@@ -94,7 +100,7 @@ fn parts(asked: Vec<PartAsked>, tensors: &mut impl Iterator<Item = Tensor>) -> a
     asked.into_iter().map(part).collect()
 }
 
-/// Refuses values that are not as many as the network needs.
+/// Fails if the number of values does not match the network.
 fn check(table: &ParameterTable, values: &[TensorBuffer], rows: &[RowRequest]) -> anyhow::Result<()> {
     for ((id, spec), values) in table.iter().zip(values) {
         let asked = rows.iter().find(|request| request.parameter == id);
@@ -111,7 +117,7 @@ fn check(table: &ParameterTable, values: &[TensorBuffer], rows: &[RowRequest]) -
     Ok(())
 }
 
-fn listed(result: StepResult, took: Duration) -> Computed {
+fn listed(result: StepResult, took: Duration) -> (Answer, Vec<TensorData>) {
     let StepResult { loss, gradients, state, samples } = result;
     let numbers = |values: &[TensorBuffer]| {
         let filled = (0..).zip(values).filter(|(_, values)| !values.is_empty());
@@ -121,14 +127,14 @@ fn listed(result: StepResult, took: Duration) -> Computed {
     let (gradients_of, state_of) = (numbers(&gradients), numbers(&state));
     let answer = StepAnswered { loss, samples, micros, gradients: gradients_of, state: state_of, usage: None };
     let tensors = gradients.into_iter().chain(state).filter(|values| !values.is_empty());
-    Computed { answer, gradients: tensors.collect() }
+    (Answer::Stepped(answer), tensors.map(TensorBuffer::into_flat_data).collect())
 }
 
 /// The threads that steps are computed on.
 enum Pools {
-    /// So many, or those that turn out to be faster.
+    /// Not created yet: this many threads, or the faster choice.
     Unmade(Option<usize>),
-    /// One and all are being tried: the quickest step on each.
+    /// One thread and all threads are being tried, with the quickest step on each.
     Trying {
         one: rayon::ThreadPool,
         all: rayon::ThreadPool,
@@ -158,7 +164,7 @@ impl Pools {
         }
     }
 
-    /// Notes how long a step took. Whichever is tried computes the same bits.
+    /// Records how long a step took. Either choice computes the same bits.
     fn took(&mut self, time: Duration) {
         let Self::Trying { steps, quickest, .. } = self else { return };
         let tried = (*steps / TRIED % 2) as usize;

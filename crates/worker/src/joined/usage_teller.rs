@@ -1,4 +1,4 @@
-//! When a client is told again what its worker uses of its hardware.
+//! Decides when a client is sent its worker's hardware usage again.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use windlass_instruments::{Usage, UsageMeter};
 /// The meter measures once a second, too.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// Tells one client.
+/// Reports hardware usage to one client.
 pub(super) struct UsageTeller {
     meter: UsageMeter,
     told: Option<Instant>,
@@ -18,13 +18,13 @@ impl UsageTeller {
         Self { meter: meter.clone(), told: None }
     }
 
-    /// What was measured last, if the client was told long enough ago.
+    /// Returns the last measurement, unless the client has just been sent one.
     pub(super) fn due(&mut self) -> Option<Box<Usage>> {
         if self.told.is_some_and(|told| told.elapsed() < EVERY) {
             return None;
         }
         self.told = Some(Instant::now());
-        // Nothing was measured yet if there is no host's name.
+        // Without a host name, nothing has been measured yet.
         Some(Box::new(self.meter.last())).filter(|usage| !usage.node.name.is_empty())
     }
 }

@@ -1,6 +1,6 @@
-//! A step that is computed in parts: one after the other, because all of its batch at once would not fit in memory, or
-//! side by side on several devices. The gradients of the parts are added up. Of parameters accessed by row, a part has
-//! only the rows that it asks for itself.
+//! A step computed in parts: one after the other, because the whole batch would not fit in memory, or side by side on
+//! several devices. The gradients of the parts are summed. Of a parameter accessed by row, each part has only the rows
+//! that it requests.
 
 use rayon::prelude::*;
 use windlass_core::parameter::ParameterTable;
@@ -11,7 +11,7 @@ use crate::buffer::TensorBuffer;
 /// Values that one thread adds or multiplies at a time: fewer are not worth handing over.
 const CHUNK: usize = 1 << 16;
 
-/// All rows that any of the parts asks for, parameter by parameter.
+/// Returns all rows that any of the parts requests, parameter by parameter.
 pub(super) fn union(parts: &[&[RowRequest]]) -> Vec<RowRequest> {
     let Some((first, others)) = parts.split_first() else { return Vec::new() };
     let mut union = first.to_vec();
@@ -25,13 +25,13 @@ pub(super) fn union(parts: &[&[RowRequest]]) -> Vec<RowRequest> {
     union
 }
 
-/// Of the values of some rows, in rising order, those that a part asks for.
+/// Picks the rows that a part requests from the values of `present` rows, which are in ascending order.
 pub(super) fn gather(values: &[f32], present: &[u32], wanted: &[u32], width: usize) -> Vec<f32> {
     let at = positions(present, wanted);
     at.flat_map(|at| &values[at * width..][..width]).copied().collect()
 }
 
-/// The gradient of a part's rows among those of all parts; nothing if there is none, because it is not trained.
+/// Places the gradient of a part's rows among the rows of all parts. Empty if the parameter is not trained.
 pub(super) fn spread(part: &[f32], all: &[u32], own: &[u32], width: usize) -> TensorBuffer {
     if part.is_empty() {
         return TensorBuffer::default();
@@ -56,7 +56,7 @@ impl<'a> Sums<'a> {
         Self { table, rows, sums: Weighted::default() }
     }
 
-    /// Adds the gradients of a part that has these rows, times a factor.
+    /// Adds the gradients of a part with these rows, times a factor.
     pub(super) fn add_times(&mut self, factor: f32, mut gradients: Vec<TensorBuffer>, rows: &[RowRequest]) {
         for (all, own) in self.rows.iter().zip(rows) {
             let (index, width) = (all.parameter.0 as usize, self.table[all.parameter].width());
@@ -66,7 +66,7 @@ impl<'a> Sums<'a> {
         self.sums.add_times(factor, gradients);
     }
 
-    /// The sums, times a factor.
+    /// Returns the sums times a factor.
     pub(super) fn scaled(self, factor: f32) -> Vec<TensorBuffer> {
         let mut sums = self.sums.into_values();
         scale(factor, &mut sums);
@@ -78,7 +78,7 @@ impl<'a> Sums<'a> {
 #[derive(Default)]
 pub(super) struct Weighted {
     sums: Vec<TensorBuffer>,
-    /// What the sums have yet to be multiplied by: with the first values alone, there is no pass over them for it.
+    /// A factor that the sums still have to be multiplied by: deferring it saves a pass over the first values.
     factor: Option<f32>,
 }
 
@@ -120,7 +120,7 @@ fn scale(factor: f32, values: &mut [TensorBuffer]) {
     }
 }
 
-/// Where each of these rows is among those present.
+/// Returns the position of each of these rows among those present.
 fn positions<'a>(present: &'a [u32], wanted: &'a [u32]) -> impl Iterator<Item = usize> + 'a {
     wanted.iter().map(|row| present.binary_search(row).expect("a part's rows are among all rows"))
 }

@@ -1,11 +1,11 @@
-//! How samples are divided among those who compute on them.
+//! How samples are divided among the devices or workers that compute on them.
 
-/// So many samples in shares that differ by one at the most, the larger ones first.
+/// Divides samples into shares that differ by at most one, the larger ones first.
 pub(super) fn evenly(samples: usize, shares: usize) -> Vec<usize> {
     in_proportion(samples, &vec![1.0; shares])
 }
 
-/// So many samples in shares in proportion to weights; each has one at least if there are enough.
+/// Divides samples in proportion to weights; each share has at least one if there are enough.
 pub(super) fn in_proportion(samples: usize, weights: &[f64]) -> Vec<usize> {
     let mut rest = (samples, weights.iter().sum::<f64>());
     let mut shares = Vec::with_capacity(weights.len());

@@ -1,4 +1,4 @@
-//! A model on one device of this process: the adapter between Burn and the parameters as the servers know them.
+//! A model on one device of this process: the adapter between Burn and the parameters on the servers.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,13 +26,13 @@ use crate::travel::{Parcel, Travel, TravelError};
 /// Why a model's parameters cannot be trained.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReplicaError {
-    /// They do not make a table.
+    /// The parameters do not form a valid table.
     #[error(transparent)]
     Parameters(#[from] ParameterError),
-    /// One that is to be reached by rows is not there.
+    /// A parameter that is to be accessed by row does not exist.
     #[error(transparent)]
     Rows(#[from] UnknownRowParameter),
-    /// One has an integer that cannot be kept.
+    /// A tensor has an integer that servers cannot store.
     #[error(transparent)]
     Integer(#[from] LargeInteger),
 }
@@ -40,18 +40,18 @@ pub enum ReplicaError {
 /// How a model is trained in this process.
 #[derive(Debug, Clone)]
 pub struct LocalConfig {
-    /// Where it computes.
+    /// The device that it computes on.
     pub device: Device,
     /// The run's seed.
     pub seed: u64,
-    /// In how many parts, one after the other, a batch is computed.
+    /// The number of parts in which a batch is computed, one after the other.
     pub accumulate: usize,
     /// Whether other replicas in this process compute at the same time.
     pub is_tower: bool,
 }
 
 impl LocalConfig {
-    /// On the CPU, a batch at a time.
+    /// On the CPU, a whole batch at a time.
     pub fn on_cpu(seed: u64) -> Self {
         Self { device: Device::flex(), seed, accumulate: 1, is_tower: false }
     }
@@ -63,28 +63,28 @@ pub struct Local<M: Model> {
     network: Option<M::Network>,
     info: ModelInfo,
     table: ParameterTable,
-    /// Whether there are running statistics.
+    /// Whether the network has running statistics.
     has_state: bool,
-    /// Whether the network still has its first values.
+    /// Whether the network still has its initial values.
     is_fresh: bool,
-    /// Whether it may compute without waiting for other replicas, as it can if it draws no random numbers.
+    /// Whether it may compute without waiting for other replicas, which requires that it draws no random numbers.
     is_independent: Independence,
 }
 
-/// Whether the forward pass of a tower or a stage draws random numbers. Burn has one generator a process: what draws from
-/// it must be alone, and they take turns.
+/// Whether the forward pass of a tower or a stage draws random numbers. Burn has one generator per process, so passes
+/// that draw from it must take turns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Independence {
-    /// It is not to be found out.
+    /// The pass draws numbers, or is assumed to.
     Never,
-    /// The next step shows it.
+    /// The next step will show.
     Unknown,
     /// The first step drew nothing.
     Drawless,
 }
 
 impl Independence {
-    /// Does something that may draw random numbers, from this seed on; and what is known after it.
+    /// Runs `work`, which may draw random numbers, with this seed. Also returns what is known about it afterwards.
     pub(super) fn run<T>(self, device: &Device, seed: u64, work: impl FnOnce() -> T) -> (T, Self) {
         match self {
             Self::Never => (randomness::seeded(device, seed, work), Self::Never),
@@ -106,12 +106,12 @@ struct Source<M: Model> {
     accumulate: usize,
 }
 
-/// What is computed at a time.
+/// The part of a batch that is computed at a time.
 struct Part<B> {
     batch: B,
     samples: usize,
     rows: Vec<RowRequest>,
-    /// Of Burn's random numbers in the forward pass.
+    /// The seed of Burn's random numbers in the forward pass.
     seed: u64,
 }
 
@@ -121,7 +121,7 @@ impl<M: Model> Local<M> {
         Self::sharing(Arc::new(model), config)
     }
 
-    /// The same, with a model and its data that other replicas have too.
+    /// Like [`Local::new`], with a model and data that are shared with other replicas.
     pub fn sharing(model: Arc<M>, config: LocalConfig) -> Result<Self, ReplicaError> {
         let LocalConfig { device, seed, accumulate, is_tower } = config;
         let is_independent = if is_tower { Independence::Unknown } else { Independence::Never };
@@ -146,12 +146,12 @@ impl<M: Model> Local<M> {
         Ok(Self { source, network: Some(network), info, table, has_state, is_fresh: true, is_independent })
     }
 
-    /// A copy of the values that the network has now.
+    /// Copies the network's current values.
     pub fn values(&self) -> Vec<Vec<f32>> {
         tensors::values(self.network(), &self.source.device)
     }
 
-    /// Puts a batch together.
+    /// Makes a batch of these samples.
     pub fn batch(&self, samples: &[usize], draw: Draw) -> anyhow::Result<Batch> {
         self.source.batch(samples, draw)
     }
@@ -161,13 +161,13 @@ impl<M: Model> Local<M> {
         self.network = Some(tensors::load(network, values, &self.source.device));
     }
 
-    /// The loss of a part, as the model sums it up, and its gradients.
+    /// Returns the loss of a part, as the model reduces it, and its gradients.
     fn compute(&mut self, batch: M::Batch, seed: u64) -> (f32, Vec<TensorBuffer>) {
         let (model, network, device) = (&*self.source.model, self.network(), &self.source.device);
         let (loss, is_independent) = self.is_independent.run(device, seed, || model.loss(network, batch));
         if self.has_state {
-            // Only this has Burn bring running state up to date. Otherwise the next forward pass would, with what it
-            // has kept from this one, over whatever has been loaded in between.
+            // This makes Burn update the running state now. Otherwise the next forward pass would do so from what it
+            // remembers of this one, overwriting whatever has been loaded in between.
             drop(network.valid());
         }
         let mut gradients = loss.backward();
@@ -176,8 +176,8 @@ impl<M: Model> Local<M> {
         (loss, gradients)
     }
 
-    /// The same of several parts, one after the other. Of a mean loss each counts by its samples: the share of a tower
-    /// need not divide into equal parts.
+    /// Like [`Local::compute`], for several parts, one after the other. If the loss is a mean, each part is weighted by
+    /// its samples: the share of a tower need not divide into equal parts.
     fn accumulate(&mut self, parts: Vec<Part<M::Batch>>, rows: &[RowRequest]) -> (f32, Vec<TensorBuffer>) {
         let table = self.table.clone();
         let (mut sums, mut losses) = (Sums::new(&table, rows), 0.0);
@@ -188,7 +188,7 @@ impl<M: Model> Local<M> {
         let whole = tensors::some_values(self.network(), &is_by_row, &self.source.device);
         for Part { batch, samples, rows: own, seed } in parts {
             if !rows.is_empty() {
-                // What is not accessed by row stays.
+                // Parameters that are not accessed by row keep their values.
                 let mut values = vec![TensorBuffer::default(); table.len()];
                 for (all, own) in rows.iter().zip(&own) {
                     let index = all.parameter.0 as usize;
@@ -206,7 +206,7 @@ impl<M: Model> Local<M> {
         (losses * factor, sums.scaled(factor))
     }
 
-    /// Uses the network as it is in use, when it is no longer trained.
+    /// Runs `work` on the network in inference mode.
     fn scoring<T>(&self, work: impl FnOnce(&M, &M::Network, &Device) -> T) -> T {
         let (device, network) = (self.source.scoring_device(), self.network().valid());
         let seed = randomness::scoring_seed(self.source.seed, 0);
@@ -240,7 +240,7 @@ impl<M: Model> Replica for Local<M> {
     }
 
     fn first_values(&self) -> Vec<TensorBuffer> {
-        // A step may have left running statistics behind.
+        // A step may have changed the running statistics.
         let values = if self.is_fresh && !self.has_state {
             self.values()
         } else {
@@ -274,7 +274,7 @@ impl<M: Model> Replica for Local<M> {
         if batch.rows().is_empty() {
             self.step(batch)?;
         } else {
-            // As in training, there are only the rows that the batch touches.
+            // As in training, only the rows that the batch touches are loaded.
             let whole = self.network().clone();
             let mut values = self.values();
             for RowRequest { parameter, rows } in batch.rows() {
@@ -327,7 +327,7 @@ impl<M: Model> Replica for Local<M> {
 }
 
 impl<M: Model> Source<M> {
-    /// The device without what gradients need.
+    /// Returns the device without gradient tracking.
     fn scoring_device(&self) -> Device {
         self.device.clone().inner()
     }
@@ -373,14 +373,14 @@ impl<M: Model> BatchSource for Source<M> {
     }
 }
 
-/// A batch of these parts.
+/// Makes a batch from these parts.
 fn whole<B: Send + 'static>(parts: Vec<Part<B>>) -> Batch {
     let rows = accumulation::union(&parts.iter().map(|part| &part.rows[..]).collect::<Vec<_>>());
     let samples = parts.iter().map(|part| part.samples).sum();
     Batch { content: Box::new(parts), rows, samples }
 }
 
-/// Of the samples, and of how they lie in files: those decide which worker reads what.
+/// A fingerprint of the samples and of how they are spread over files, which decides which worker reads what.
 fn fingerprint<M: Model>(model: &M) -> Option<Fingerprint> {
     let (samples, files) = (model.data_fingerprint(), model.sample_files());
     if files.is_empty() {
@@ -393,13 +393,13 @@ fn parts<B: 'static>(content: Box<dyn std::any::Any + Send>) -> Vec<Part<B>> {
     *content.downcast().expect("a batch goes to the replica whose source has made it")
 }
 
-/// The parameters of a model, of which a network is made for a moment.
+/// Returns the parameters of a model, from a temporary network.
 pub(super) fn table<M: Model>(model: &M, seed: u64) -> Result<ParameterTable, ReplicaError> {
     let (_, specs) = first(model, &Device::flex().autodiff(), seed, tensors::list);
     Ok(described(model, specs?)?.1)
 }
 
-/// The parameters of a network of these tensors, and which of them are accessed by row.
+/// Makes the table of these parameters, and marks those that are accessed by row.
 fn described<M: Model>(
     model: &M,
     mut specs: Vec<ParameterSpec>,
@@ -408,7 +408,7 @@ fn described<M: Model>(
     Ok((by_rows, ParameterTable::new(specs)?))
 }
 
-/// The network before training, with every parameter drawn, and what is made of it.
+/// Makes the network before training, with every parameter drawn, and returns it with what `read` makes of it.
 pub(super) fn first<M: Model, T>(
     model: &M,
     device: &Device,
@@ -416,14 +416,15 @@ pub(super) fn first<M: Model, T>(
     read: impl FnOnce(&M::Network) -> T,
 ) -> (M::Network, T) {
     randomness::seeded(device, seed, || {
-        // Whatever device it was made on, it is one that is trained.
+        // Makes the network trainable, whatever device the model made it on.
         let network = model.network(device).train();
         let seen = read(&network);
         (network, seen)
     })
 }
 
-/// The values before training. Each device draws numbers of its own; so that all begin with the same, the CPU's count.
+/// Returns the values before training. Each device draws different numbers; the CPU's are used everywhere, so that all
+/// devices begin with the same values.
 fn on_the_processor<M: Model>(model: &M, seed: u64) -> Vec<Vec<f32>> {
     let device = Device::flex().autodiff();
     first(model, &device, seed, |network| tensors::values(network, &device)).1

@@ -1,4 +1,4 @@
-//! Tests of `local`: what becomes of the tensors of a network that is more than trained weights.
+//! Tests of `local`: how the tensors of a network are treated that has more than trained weights.
 
 use burn::module::{Param, ParamId};
 use burn::nn::{BatchNorm, BatchNormConfig, Dropout, DropoutConfig, Embedding, EmbeddingConfig, Linear, LinearConfig};
@@ -10,12 +10,12 @@ use super::*;
 use crate::batches::order::DataPosition;
 use crate::model::{Defaults, Setup};
 
-/// What is peculiar to the network of a test.
+/// The special features of a test's network.
 #[derive(Default, Clone)]
 struct Peculiar {
     dropout: f64,
     frozen: bool,
-    /// It is made on another device than it is given.
+    /// The network is made on a device without autodiff instead of the given one.
     plain: bool,
     integers: Vec<i64>,
     row_parameters: &'static [&'static str],
@@ -116,12 +116,12 @@ fn step(replica: &mut Local<Peculiar>, draw: Draw) -> (f32, Vec<TensorBuffer>) {
     (step.loss, step.gradients)
 }
 
-/// Where a parameter is in the table.
+/// Returns a parameter's index in the table.
 fn index(replica: &Local<Peculiar>, name: &str) -> usize {
     replica.table().iter().position(|(_, spec)| spec.name == name).unwrap()
 }
 
-/// The running statistics after a step, as they are pushed.
+/// Returns the running statistics after a step, as they are pushed.
 fn pushed(replica: &mut Local<Peculiar>) -> [Vec<f32>; 2] {
     let gradients = replica.step(replica.batch(&BATCH, DRAW).unwrap()).unwrap().into_pushed();
     ["norm.running_mean", "norm.running_var"].map(|name| gradients[index(replica, name)].to_vec())
@@ -184,12 +184,12 @@ fn running_statistics_are_those_after_the_step_and_the_next_goes_on_from_what_is
     let first = pushed(&mut replica);
     let mut values = replica.values();
     let (mean, variance) = (index(&replica, "norm.running_mean"), index(&replica, "norm.running_var"));
-    // With a momentum of 0.1 the second step goes on from the first…
+    // With a momentum of 0.1 the second step continues from the first…
     let second = pushed(&mut replica);
     for (first, second) in first[0].iter().zip(&second[0]) {
         assert!((second - 1.9 * first).abs() < 1e-4 * first.abs(), "{second} after {first}");
     }
-    // …and a step after other values have been loaded goes on from those.
+    // …and a step after other values have been loaded continues from those.
     values[mean].fill(100.0);
     values[variance].fill(0.0);
     load(&mut replica, values);
@@ -268,7 +268,7 @@ fn units_are_dropped_by_seed_worker_and_position_and_nothing_else() {
         Draw { position: DataPosition { epoch: 2, batch: 1 }, ..DRAW },
         Draw { position: DataPosition { epoch: 1, batch: 2 }, ..DRAW },
     ];
-    // Of three units one draw in eight drops the same; of twelve, as there are in a batch, hardly any.
+    // With three units, one draw in eight drops the same ones; with the twelve of a batch, hardly any does.
     for other in others {
         assert_ne!(losses(other)[0], first[0], "{other:?}");
     }

@@ -1,8 +1,8 @@
-//! Where a step is computed. To the training loop a replica is values in, loss and gradients out; whether it is one
-//! network on one device or something else behind this trait is not its concern.
+//! Where a step is computed. To the training loop, a replica takes values and returns a loss and gradients; whether one
+//! network on one device or something else is behind this trait does not concern the loop.
 //!
-//! Values are one buffer of floats a parameter, in the order of the parameter table. They go in and gradients come out in
-//! the memory that Burn gave them, without being copied (see [`crate::buffer`]).
+//! Values are one buffer of floats per parameter, in the order of the parameter table. They go in and gradients come
+//! out in the memory that Burn allocated, without being copied (see [`crate::buffer`]).
 
 mod accumulation;
 mod division;
@@ -23,6 +23,7 @@ pub use placed::{Place, PlaceAt, PlaceError, Placed, PlacedConfig, StageWorker, 
 pub(crate) use placed::{StageForward, StageHost, StageRows, StageStart};
 use serde::{Deserialize, Serialize};
 pub use towers::Towers;
+use windlass_core::footprint::gradient_bytes;
 use windlass_core::identity::Fingerprint;
 use windlass_core::parameter::ParameterTable;
 use windlass_instruments::Sites;
@@ -39,97 +40,103 @@ use packed::PackedPart;
 
 /// A copy of a model that computes steps.
 pub trait Replica: Send {
-    /// What training has to know of the model.
+    /// What training needs to know of the model.
     fn info(&self) -> &ModelInfo;
 
     /// The parameters, by path.
     fn table(&self) -> &ParameterTable;
 
-    /// Whether there are parameters of which a step has only some rows.
+    /// Whether some parameters are accessed by row.
     fn has_rows(&self) -> bool;
 
-    /// How training is reported on, if the model wants it.
+    /// How training is reported, if the model asks for reports.
     fn reports(&self) -> Option<Reports>;
 
-    /// Where its steps are computed, if that is not on the devices of this process.
+    /// Whether joined workers compute for this process, which is then the client of the run.
+    fn is_client(&self) -> bool {
+        false
+    }
+
+    /// Where the steps are computed, if not on the devices of this process.
     fn sites(&self) -> Option<Sites> {
         None
     }
 
-    /// Where its batches come from.
+    /// The source of this replica's batches.
     fn source(&self) -> Arc<dyn BatchSource>;
 
-    /// The devices that it computes on, if they are not those of this process.
+    /// The devices that the replica computes on, if they are not those of this process.
     fn devices(&self) -> Option<Vec<String>> {
         None
     }
 
-    /// How many gradients of the whole model this process holds at a time for it, beside those of its own towers.
-    fn gradients(&self) -> usize {
-        1
+    /// The memory that the gradients of a step take in this process, before they are combined.
+    fn gradient_bytes(&self) -> u64 {
+        gradient_bytes(self.table())
     }
 
-    /// The stages that it is divided into, if it is, and where they are.
+    /// The stages that the model is divided into, if it is, and where they are.
     fn placement(&self) -> Vec<PlacedStage> {
         Vec::new()
     }
 
-    /// The devices that it is divided among, if it is, and what each has done so far.
+    /// The devices that the model is divided among, if it is, and the load of each so far.
     fn lanes(&self) -> Vec<LaneReport> {
         Vec::new()
     }
 
-    /// The values before training, however far that has come.
+    /// The values before training, even if training has begun.
     fn first_values(&self) -> Vec<TensorBuffer>;
 
-    /// Replaces the values; where a buffer is empty, what is there stays. Of a parameter accessed by row there may be any
-    /// number of rows.
+    /// Replaces the values; an empty buffer keeps the current ones. A parameter accessed by row may have any number of
+    /// rows.
     fn load(&mut self, values: Vec<TensorBuffer>);
 
-    /// The loss on a batch and its gradients. Of parameters accessed by row, the values that were loaded are those that
-    /// the batch asks for.
+    /// Computes the loss on a batch and its gradients. Of parameters accessed by row, exactly the rows that the batch
+    /// requests must have been loaded.
     fn step(&mut self, batch: Batch) -> anyhow::Result<StepResult>;
 
-    /// Computes a step and throws it away: values and state are as before. All rows of all parameters are there.
+    /// Computes a step and throws it away: values and state remain as before. All rows of all parameters must be
+    /// loaded.
     fn rehearse(&mut self, batch: Batch) -> anyhow::Result<()>;
 
-    /// What a report scores: a batch for each named part of the held-out data, or `None` for a part that is empty. Which
-    /// samples it has follows from `draw` alone.
+    /// The batches that a report scores: one for each named part of the held-out data, or `None` for a part that is
+    /// empty. The choice of samples depends on `draw` alone.
     fn held_out(&self, draw: u64) -> anyhow::Result<Vec<(String, Option<Batch>)>>;
 
-    /// The loss on a batch, without gradients. Rows are as for a step.
+    /// The loss on a batch, without gradients. Rows must be loaded as for a step.
     fn loss(&mut self, batch: Batch) -> anyhow::Result<f64>;
 
     /// Scores the network.
     fn evaluate(&mut self) -> anyhow::Result<Metrics>;
 
-    /// Pictures of what the network does.
+    /// Pictures of the network's results.
     fn images(&mut self) -> anyhow::Result<Vec<PngImage>>;
 
-    /// Lets the model do what it does with a trained network, and returns the files that it wrote.
+    /// Lets the model do its final work on the trained network, and returns the files that it wrote.
     fn conclude(&mut self) -> anyhow::Result<Vec<PathBuf>>;
 }
 
 /// Makes batches, on any thread.
 pub trait BatchSource: Send + Sync {
-    /// Puts these samples together.
+    /// Makes a batch of these samples.
     fn batch(&self, samples: &[usize], draw: Draw) -> anyhow::Result<Batch>;
 
-    /// In how many parts a batch is computed.
+    /// The number of parts in which a batch is computed.
     fn parts(&self) -> usize;
 
-    /// A batch that this has made, as it travels to another process.
+    /// Packs a batch from this source to be sent to another process.
     fn pack(&self, _batch: Batch) -> Result<Vec<PackedPart>, TravelError> {
         Err(TravelError::Unable("a batch of this kind"))
     }
 
-    /// A batch that has come from another process. Its parts, however many, are computed as one step.
+    /// Unpacks a batch from another process. Its parts, however many, are computed as one step.
     fn unpack(&self, _parts: Vec<PackedPart>) -> Result<Batch, TravelError> {
         Err(TravelError::Unable("a batch of this kind"))
     }
 }
 
-/// What a step computes on. What is in it, only its replica knows.
+/// What a step computes on. Only the replica knows the content.
 pub struct Batch {
     pub(crate) content: Box<dyn Any + Send>,
     pub(crate) rows: Vec<RowRequest>,
@@ -137,12 +144,12 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// The rows that it needs of the parameters accessed by row.
+    /// The rows that the batch needs of the parameters accessed by row.
     pub fn rows(&self) -> &[RowRequest] {
         &self.rows
     }
 
-    /// How many samples it has.
+    /// The number of samples.
     pub fn samples(&self) -> usize {
         self.samples
     }
@@ -151,29 +158,30 @@ impl Batch {
 /// A device that computes some stages of a model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LaneReport {
-    /// Its name.
+    /// The name of the device.
     pub device: String,
     /// The stages.
     pub stages: Vec<String>,
-    /// Of the time that steps took, the part in which it worked on them.
+    /// The fraction of the step time in which the device was busy with them.
     pub busy: f64,
 }
 
-/// What comes of a step.
+/// The result of a step.
 #[derive(Debug, PartialEq)]
 pub struct StepResult {
-    /// The loss of a sample, on average.
+    /// The mean loss per sample.
     pub loss: f32,
-    /// One buffer a parameter; empty if it is not trained.
+    /// One buffer per parameter; empty if it is not trained.
     pub gradients: Vec<TensorBuffer>,
-    /// One buffer a parameter: running state after the step. The others are empty, or all are left out.
+    /// One buffer per parameter: running state after the step. Buffers of other parameters are empty; without any
+    /// running state, the list is empty.
     pub state: Vec<TensorBuffer>,
-    /// How many samples it was computed on.
+    /// The number of samples that it was computed on.
     pub samples: usize,
 }
 
 impl StepResult {
-    /// What is pushed: gradients, and running state in the places of the gradients that it does not have.
+    /// Returns what is pushed: gradients, with running state in place of the empty ones.
     pub fn into_pushed(self) -> Vec<TensorBuffer> {
         let mut pushed = self.gradients;
         let state = pushed.iter_mut().zip(self.state).filter(|(_, state)| !state.is_empty());
@@ -182,21 +190,21 @@ impl StepResult {
     }
 }
 
-/// What training has to know of a model beside its parameters.
+/// What training needs to know of a model besides its parameters.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelInfo {
-    /// Its name.
+    /// The model's name.
     pub name: &'static str,
-    /// How many training samples there are.
+    /// The number of training samples.
     pub samples: usize,
-    /// How many of them each file has, if they lie in files.
+    /// The number of samples in each file, if they are stored in files.
     pub sample_files: Vec<usize>,
-    /// Of the training samples, if the model can tell.
+    /// The fingerprint of the training samples, if the model provides one.
     pub fingerprint: Option<Fingerprint>,
-    /// What it takes beside the values to use the trained network: name and content.
+    /// Files needed besides the values to use the trained network: name and content.
     pub files: Vec<(&'static str, String)>,
-    /// The loss of a sample if the network only guesses, if that is known.
+    /// The loss per sample of a network that only guesses, if it is known.
     pub chance_loss: Option<f64>,
-    /// Whether losses and gradients of a batch are sums over its samples, and not their mean.
+    /// Whether losses and gradients of a batch are sums over its samples instead of means.
     pub loss_is_summed: bool,
 }

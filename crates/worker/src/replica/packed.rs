@@ -1,23 +1,22 @@
-//! Batches on their way to another process that computes on them, part by part, and the tensors of a message that carry
-//! them.
+//! Batches packed part by part to be sent to another process, and the tensors of a message that carry them.
 
 use burn::tensor::{DType, TensorData};
 use windlass_wire::compute::{Contents, ElementKind, Section, Tensor};
 
 use crate::travel::{Parcel, TravelError};
 
-/// What is computed at a time, as it travels. Which rows it needs follows from the batch.
+/// The part of a batch that is computed at a time, packed. The rows that it needs follow from the batch.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PackedPart {
-    /// How many samples it has.
+    /// The number of samples.
     pub samples: usize,
-    /// Of Burn's random numbers in the forward pass.
+    /// The seed of Burn's random numbers in the forward pass.
     pub seed: u64,
     /// The batch.
     pub parcel: Parcel,
 }
 
-/// A tensor of a parcel, to be sent from where it lies.
+/// Returns a tensor of a parcel as a section that is sent without a copy.
 pub(crate) fn section(data: &TensorData) -> Section<'_> {
     let kind = match data.dtype() {
         DType::F32 => ElementKind::F32,
@@ -27,7 +26,7 @@ pub(crate) fn section(data: &TensorData) -> Section<'_> {
     Section::of_bytes(kind, data.shape().as_slice(), data.as_bytes())
 }
 
-/// The next tensors of a message, so many of them, as a parcel.
+/// Takes the next `count` tensors of a message as a parcel.
 pub(crate) fn parcel(tensors: &mut impl Iterator<Item = Tensor>, count: usize) -> Result<Parcel, TravelError> {
     let mut parcel = Parcel::default();
     for _ in 0..count {

@@ -1,7 +1,7 @@
-//! Walks through a Burn module: which tensors it has, what becomes of them in training, and their values in and out.
+//! Walks through a Burn module: which tensors it has, how training treats them, and their values in and out.
 //!
-//! Every walk meets the same tensors in the same order, which is that of the parameter table. What Burn itself knows of
-//! a tensor decides its [`ParameterKind`]:
+//! Every walk visits the same tensors in the same order, which is that of the parameter table. Burn's view of a tensor
+//! decides its [`ParameterKind`]:
 //! - a `Param` that requires gradients is trained;
 //! - a `Param` that does not (`no_grad`, `freeze`) is constant, and so are tensors of integers and of booleans;
 //! - a `RunningState` is state.
@@ -13,25 +13,25 @@ use windlass_core::parameter::{Access, ParameterKind, ParameterSpec, ParameterTa
 use super::transfer::{Download, Uploaded};
 use crate::buffer::TensorBuffer;
 
-/// Up to here integers are the same as floats, which is how servers keep them.
+/// Integers up to this magnitude are exact as floats, which is how servers store them.
 const EXACT_INTEGERS: i64 = 1 << 24;
 
-/// A network has an integer that servers cannot keep.
+/// A network has an integer that servers cannot store.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{path}` of the network holds {value}, but {EXACT_INTEGERS} is the largest integer stored exactly")]
 pub struct LargeInteger {
-    /// The tensor.
+    /// The path of the tensor.
     pub path: String,
-    /// What is in it.
+    /// The integer.
     pub value: i64,
 }
 
-/// What tensors a module has. Those that Burn would only make when they are used are made by this.
+/// Lists the tensors of a module. Tensors that Burn creates lazily are created by this.
 pub(crate) fn list(module: &impl Module) -> Result<Vec<ParameterSpec>, LargeInteger> {
     let mut list = List::default();
     module.visit(&mut list);
-    // Burn shows running state as a parameter that does not require gradients, just like one that is frozen. But it
-    // keeps whoever maps a module from making it require them.
+    // Burn shows running state as a parameter that does not require gradients, just like a frozen one. But a mapper can
+    // make only the frozen one require them.
     let mut demands = Demands::default();
     module.clone().map(&mut Demand).visit(&mut demands);
     for (spec, can_require) in list.specs.iter_mut().zip(demands.0) {
@@ -42,33 +42,33 @@ pub(crate) fn list(module: &impl Module) -> Result<Vec<ParameterSpec>, LargeInte
     list.refused.map_or(Ok(list.specs), Err)
 }
 
-/// A copy of all values of a module.
+/// Copies all values of a module.
 pub(crate) fn values(module: &impl Module, device: &Device) -> Vec<Vec<f32>> {
     some_values(module, &|_| true, device).into_iter().map(|values| values.to_vec()).collect()
 }
 
-/// A copy of the values of some parameters, by their number; the other buffers are empty.
+/// Copies the values of some parameters, by their number; the other buffers are empty.
 pub(crate) fn some_values(module: &impl Module, wanted: &dyn Fn(usize) -> bool, device: &Device) -> Vec<TensorBuffer> {
     let mut reader = Reader { wanted, index: 0, values: Download::from(device) };
     module.visit(&mut reader);
     reader.values.finish()
 }
 
-/// The same, of state alone; the other buffers are empty.
+/// Like [`some_values`], for running state only.
 pub(crate) fn state(module: &impl Module, table: &ParameterTable, device: &Device) -> Vec<TensorBuffer> {
     let kinds: Vec<ParameterKind> = table.iter().map(|(_, spec)| spec.kind).collect();
     some_values(module, &|index| kinds[index] == ParameterKind::State, device)
 }
 
-/// The module with these values. Where a buffer is empty, what was there stays; of a parameter reached by rows there may
-/// be any number of them.
+/// Returns the module with these values. An empty buffer keeps the current values; a parameter accessed by row may have
+/// any number of rows.
 pub(crate) fn load<M: Module>(module: M, values: Vec<TensorBuffer>, device: &Device) -> M {
     let is_sent = *device != Device::flex() && values.iter().any(|values| !values.is_empty());
     let uploaded = is_sent.then(|| Uploaded::new(&values, device));
     module.map(&mut Loader { values: values.into_iter(), uploaded, device })
 }
 
-/// A parameter whose values are not there or are not as many as they should be.
+/// The values of a parameter are missing, or their number is wrong.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("parameter `{name}` of shape {shape:?} has {} values", got.map_or("no".to_owned(), |got| got.to_string()))]
 pub struct MissingValues {
@@ -76,11 +76,11 @@ pub struct MissingValues {
     pub name: String,
     /// Its shape.
     pub shape: Vec<usize>,
-    /// How many values there are, if any.
+    /// The number of values, if there are any.
     pub got: Option<usize>,
 }
 
-/// The module with values that are known by the paths of its parameters, as a checkpoint has them.
+/// Returns the module with values that are looked up by the paths of its parameters, as in a checkpoint.
 pub fn load_by_name<M: Module>(
     module: M,
     mut values: impl FnMut(&str) -> Option<Vec<f32>>,
@@ -97,7 +97,7 @@ pub fn load_by_name<M: Module>(
     Ok(load(module, found.collect::<Result<_, _>>()?, device))
 }
 
-/// A loss, and the gradients of what is trained; the other buffers are empty.
+/// Returns a loss and the gradients of trained parameters; the other buffers are empty.
 pub(crate) fn take_gradients(
     module: &impl Module,
     loss: Tensor<1>,
@@ -108,7 +108,7 @@ pub(crate) fn take_gradients(
     (loss.remove(0).first().copied().unwrap_or(f32::NAN), taken)
 }
 
-/// The same beside any number of tensors, whose values come in the same transfer.
+/// Like [`take_gradients`], with any number of tensors whose values come in the same transfer.
 pub(crate) fn take_gradients_beside(
     module: &impl Module,
     tensors: Vec<Tensor<1>>,
@@ -124,13 +124,12 @@ pub(crate) fn take_gradients_beside(
     (tensors, taken)
 }
 
-/// A module of the host's with only some of its tensors, by their number, on this device. In the place of the others is a
-/// single value that is no number: they take no memory, and whoever uses one does not go unnoticed. Integers and booleans
-/// are all kept.
+/// Moves only some tensors of a host module, by their number, to this device. The others are replaced by a single NaN:
+/// they take no memory, and any use of one is noticed. All integers and booleans are kept.
 pub(crate) fn keep<M: Module>(module: M, wanted: &dyn Fn(usize) -> bool, device: &Device) -> M {
     let is_moved = *device != Device::flex();
     let kept = module.map(&mut Keeper { wanted, index: 0, device, is_moved });
-    // Tensors that are no parameters, such as a positional encoding's, are not visited.
+    // Tensors that are not parameters, such as a positional encoding, are not visited.
     if is_moved { kept.to_device(device) } else { kept }
 }
 
@@ -174,7 +173,7 @@ impl ModuleVisitor for List {
     }
 }
 
-/// Has everything require gradients that can.
+/// Makes every tensor require gradients that can.
 struct Demand;
 
 impl ModuleMapper for Demand {
@@ -183,7 +182,7 @@ impl ModuleMapper for Demand {
     }
 }
 
-/// Which tensors require gradients now. Of integers and booleans it is known that they cannot.
+/// Which tensors require gradients now. Integers and booleans count as if they did: they are never running state.
 #[derive(Default)]
 struct Demands(Vec<bool>);
 
@@ -208,7 +207,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Whether the next is wanted. If it is not, its buffer stays empty.
+    /// Whether the next tensor is wanted. If not, its buffer stays empty.
     fn wants(&mut self) -> bool {
         let wanted = (self.wanted)(self.index);
         if !wanted {
@@ -243,13 +242,14 @@ impl ModuleVisitor for Reader<'_> {
 
 struct Loader<'a> {
     values: std::vec::IntoIter<TensorBuffer>,
-    /// The same on the device, if that is another than the host.
+    /// The same values on the device, if it is not the host.
     uploaded: Option<Uploaded>,
     device: &'a Device,
 }
 
 impl Loader<'_> {
-    /// The next values, unless those that are there are to stay; on the device, too, if they have been sent there.
+    /// Returns the next values, or `None` to keep the current ones; also those on the device, if they have been sent
+    /// there.
     fn next(&mut self) -> Option<(TensorBuffer, Option<Tensor<1>>)> {
         let values = Some(self.values.next().expect("one buffer a parameter")).filter(|values| !values.is_empty())?;
         let uploaded = self.uploaded.as_mut().map(|uploaded| uploaded.next(values.len()));
@@ -263,7 +263,7 @@ impl ModuleMapper for Loader<'_> {
         param.map(|old| {
             let (mut shape, require_grad) = (old.shape(), old.is_require_grad());
             drop(old);
-            // What is reached by rows has as many as were asked for.
+            // A parameter accessed by row has as many rows as were requested.
             shape[0] = values.len() / shape.iter().skip(1).product::<usize>();
             let new = match uploaded {
                 Some(uploaded) => Tensor::from_inner(uploaded.reshape(shape)),
@@ -290,7 +290,7 @@ struct Keeper<'a> {
     wanted: &'a dyn Fn(usize) -> bool,
     index: usize,
     device: &'a Device,
-    /// Whether that is another than the host.
+    /// Whether the device is not the host.
     is_moved: bool,
 }
 
@@ -339,7 +339,7 @@ impl ModuleVisitor for Taker<'_> {
         match value.grad_remove(self.gradients) {
             None if !value.is_require_grad() => self.taken.put(TensorBuffer::default()),
             Some(gradient) => self.taken.add(gradient),
-            // A parameter that the loss does not depend on.
+            // The loss does not depend on this parameter.
             None => self.taken.put(vec![0.0; value.shape().num_elements()].into()),
         }
     }

@@ -1,4 +1,4 @@
-//! Tests of `tensors`: what is left of a module of which a device gets only a part.
+//! Tests of `tensors`: what remains of a module when only a part of it is kept on a device.
 
 use super::*;
 

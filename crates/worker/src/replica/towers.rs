@@ -1,5 +1,5 @@
-//! Several replicas side by side in one process, each on a device or on threads of its own: every batch is split, each
-//! replica computes its share, and to the training loop the sum of them is one step.
+//! Several replicas side by side in one process, each on its own device or threads: every batch is split, each replica
+//! computes its share, and to the training loop their sum is one step.
 
 use std::any::Any;
 use std::path::PathBuf;
@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use burn::tensor::Device;
 use rayon::ThreadPool;
+use windlass_core::footprint::gradient_bytes;
 use windlass_core::parameter::{Access, ParameterTable};
 use windlass_wire::client::RowRequest;
 
@@ -24,16 +25,16 @@ use crate::travel::TravelError;
 
 /// Replicas of one model that share every step.
 pub struct Towers {
-    /// The first also does whatever is done only once.
+    /// The first tower also does what is done only once.
     towers: Vec<Tower>,
     source: Arc<SharedOut>,
-    /// What was loaded last of the parameters accessed by row: of these, each tower gets the rows of its own share.
+    /// The values last loaded of the parameters accessed by row: each tower gets the rows of its own share.
     rows: Vec<TensorBuffer>,
 }
 
 struct Tower {
     replica: Box<dyn Replica>,
-    /// What it computes on.
+    /// The threads that the tower computes on.
     threads: ThreadPool,
 }
 
@@ -44,7 +45,7 @@ impl Towers {
     /// Puts replicas of the same model side by side, each with its own threads.
     ///
     /// # Panics
-    /// If there is none.
+    /// Panics if there are none.
     pub fn new(towers: Vec<(Box<dyn Replica>, ThreadPool)>) -> Self {
         assert!(!towers.is_empty(), "at least one tower");
         let source = Arc::new(SharedOut(towers.iter().map(|(replica, _)| replica.source()).collect()));
@@ -52,8 +53,8 @@ impl Towers {
         Self { towers, source, rows: Vec::new() }
     }
 
-    /// A replica of a model on each of these devices. Those on the CPU share these threads, each having one at the least;
-    /// the others have one to feed them.
+    /// Makes a replica of a model on each of these devices. CPU devices share these threads, with at least one each;
+    /// every other device has one thread to feed it.
     pub fn of<M: Model>(model: M, devices: &[Device], threads: usize, config: &LocalConfig) -> anyhow::Result<Self> {
         let model = Arc::new(model);
         let mut towers = Vec::with_capacity(devices.len());
@@ -73,7 +74,7 @@ impl Towers {
         &mut *self.towers[0].replica
     }
 
-    /// Has each tower work on its share, all at the same time.
+    /// Lets all towers work on their shares at the same time.
     fn side_by_side<T: Send>(
         &mut self,
         shares: Vec<Share>,
@@ -89,7 +90,7 @@ impl Towers {
         done.into_iter().map(|done| done.expect("the scope waits for all")).collect()
     }
 
-    /// The shares of a batch that needs these rows, each with the values of its own.
+    /// Returns the shares of a batch that needs these rows, each with the values of its own rows.
     fn shares(&self, content: Box<dyn Any + Send>, rows: &[RowRequest]) -> Vec<Share> {
         let table = self.table();
         let values = |batch: &Batch| {
@@ -119,7 +120,7 @@ fn all_at_once<W: FnOnce() + Send>(pieces: &mut dyn Iterator<Item = (&ThreadPool
     }
 }
 
-/// What one tower computes on: its part of a batch, and of the rows that were loaded.
+/// What one tower computes on: its part of a batch, and of the loaded rows.
 struct Share {
     batch: Batch,
     values: Vec<TensorBuffer>,
@@ -142,6 +143,10 @@ impl Replica for Towers {
         self.first().reports()
     }
 
+    fn gradient_bytes(&self) -> u64 {
+        gradient_bytes(self.table()).saturating_mul(self.towers.len() as u64)
+    }
+
     fn source(&self) -> Arc<dyn BatchSource> {
         self.source.clone()
     }
@@ -156,7 +161,7 @@ impl Replica for Towers {
         if self.has_rows() {
             self.rows = values.iter().zip(&is_by_row).map(keep).collect();
         }
-        // All towers compute on the same memory.
+        // All towers read the same memory.
         let values: Vec<TensorBuffer> = values.into_iter().map(TensorBuffer::shared).collect();
         self.towers.iter_mut().for_each(|tower| tower.replica.load(values.clone()));
     }
@@ -189,7 +194,7 @@ impl Replica for Towers {
     }
 
     fn evaluate(&mut self) -> anyhow::Result<Metrics> {
-        // On all threads, for the others have nothing to do.
+        // Uses all threads, because the other towers are idle.
         self.first_mut().evaluate()
     }
 
@@ -226,13 +231,14 @@ impl BatchSource for SharedOut {
         Ok(packed.collect::<Result<Vec<_>, _>>()?.concat())
     }
 
-    /// Parts go to towers by their samples: of what was made for as many, each gets what was made for it.
+    /// Assigns parts to towers by their samples: if a batch was made for the same number of towers, each gets its own
+    /// part. A step gives the shares to the first towers, so a tower that would get no part is passed over here, too.
     fn unpack(&self, parts: Vec<PackedPart>) -> Result<Batch, TravelError> {
         let samples = parts.iter().fold(0_usize, |sum, part| sum.saturating_add(part.samples));
         let mut parts = parts.into_iter().peekable();
         let mut shares = Vec::with_capacity(self.0.len());
         let (mut due, mut given) = (0, 0_usize);
-        for (index, (source, count)) in self.0.iter().zip(evenly(samples, self.0.len())).enumerate() {
+        for (index, count) in evenly(samples, self.0.len()).into_iter().enumerate() {
             due += count;
             let (mut own, is_last) = (Vec::new(), index + 1 == self.0.len());
             while let Some(part) = parts.next_if(|_| given < due || is_last) {
@@ -240,14 +246,14 @@ impl BatchSource for SharedOut {
                 own.push(part);
             }
             if !own.is_empty() {
-                shares.push(source.unpack(own)?);
+                shares.push(self.0[shares.len()].unpack(own)?);
             }
         }
         Ok(shared_out(shares))
     }
 }
 
-/// A batch of these shares.
+/// Makes a batch from these shares.
 fn shared_out(shares: Vec<Batch>) -> Batch {
     let rows = accumulation::union(&shares.iter().map(Batch::rows).collect::<Vec<_>>());
     let samples = shares.iter().map(Batch::samples).sum();
@@ -258,7 +264,7 @@ fn shares(content: Box<dyn Any + Send>) -> Vec<Batch> {
     *content.downcast().expect("a batch goes to the replica whose source has made it")
 }
 
-/// One step of all the towers' steps, each of which counts by its samples.
+/// Combines the steps of all towers into one, weighted by their samples.
 pub(super) fn joined(
     replica: &dyn Replica,
     results: Vec<StepResult>,

@@ -1,5 +1,5 @@
-//! Tests of `towers`: how batches are shared out and results joined. That every model learns the same is shown where the
-//! models are.
+//! Tests of `towers`: how batches are divided and results combined. That every model learns the same is tested with the
+//! models.
 
 use std::sync::Mutex;
 
@@ -12,7 +12,7 @@ use crate::travel::Parcel;
 
 const DRAW: Draw = Draw { worker: 0, position: DataPosition { epoch: 1, batch: 1 }, first_part: 0 };
 
-/// A replica whose gradient is the sum, or the mean, of its samples, and which counts in its state how many it had.
+/// A replica whose gradient is the sum or the mean of its samples, and whose state counts the samples of a step.
 struct Summing {
     info: ModelInfo,
     table: ParameterTable,
@@ -20,8 +20,11 @@ struct Summing {
     fails: bool,
 }
 
+#[derive(Default)]
 struct Numbers {
     draws: Mutex<Vec<(usize, Vec<usize>)>>,
+    /// The samples of the batches that it has unpacked.
+    unpacked: Mutex<Vec<usize>>,
 }
 
 impl BatchSource for Numbers {
@@ -39,6 +42,7 @@ impl BatchSource for Numbers {
 
     fn unpack(&self, parts: Vec<PackedPart>) -> Result<Batch, TravelError> {
         let samples = parts.iter().map(|part| part.samples).sum();
+        self.unpacked.lock().unwrap().push(samples);
         Ok(Batch { content: Box::new(()), rows: Vec::new(), samples })
     }
 }
@@ -87,7 +91,7 @@ impl Replica for Summing {
     }
 
     fn source(&self) -> Arc<dyn BatchSource> {
-        Arc::new(Numbers { draws: Mutex::default() })
+        Arc::new(Numbers::default())
     }
 
     fn first_values(&self) -> Vec<TensorBuffer> {
@@ -109,7 +113,7 @@ impl Replica for Summing {
         let count = samples.len() as f32;
         let sum = samples.iter().sum::<usize>() as f32;
         let factor = if self.info.loss_is_summed { 1.0 } else { 1.0 / count };
-        // The gradient of a row is its value, which tells whose rows were loaded.
+        // The gradient of a row is its value, which shows which rows were loaded.
         let rows: Vec<f32> = self.loaded[1].iter().map(|value| value * factor).collect();
         Ok(StepResult {
             loss: sum / count,
@@ -149,7 +153,7 @@ fn towers(replicas: Vec<Summing>) -> Towers {
     Towers::new(replicas.into_iter().map(tower).collect())
 }
 
-/// The step of so many towers on these samples; row r of the table has the value 10 r.
+/// Computes a step of `count` towers on these samples; row r of the table has the value 10 r.
 fn step(count: usize, loss_is_summed: bool, samples: &[usize]) -> StepResult {
     let mut towers = towers((0..count).map(|_| Summing::new(loss_is_summed)).collect());
     let batch = towers.source().batch(samples, DRAW).unwrap();
@@ -175,14 +179,14 @@ fn shares_are_joined_by_their_samples() {
             assert!(joined.gradients[2].is_empty());
         }
     }
-    // Of three towers two have two samples and one has one: running state counts by samples, too.
+    // Of three towers, two have two samples and one has one: running state is weighted by samples, too.
     let state = step(3, false, &samples).state;
     assert!(state[0].is_empty() && (state[2][0] - (2.0 * 2.0 + 2.0 * 2.0 + 1.0) / 5.0).abs() < 1e-6, "{state:?}");
 }
 
 #[test]
 fn every_part_of_every_tower_draws_numbers_of_its_own() {
-    let sources: Vec<Arc<Numbers>> = (0..3).map(|_| Arc::new(Numbers { draws: Mutex::default() })).collect();
+    let sources: Vec<Arc<Numbers>> = (0..3).map(|_| Arc::new(Numbers::default())).collect();
     let shared = SharedOut(sources.iter().map(|source| source.clone() as Arc<dyn BatchSource>).collect());
     shared.batch(&[5, 6, 7, 8], DRAW).unwrap();
     let drawn: Vec<_> = sources.iter().flat_map(|source| source.draws.lock().unwrap().clone()).collect();
@@ -200,6 +204,18 @@ fn a_tower_gets_the_parts_that_were_made_for_one_however_many_those_are() {
     assert_eq!(unpacked(&[2, 2, 1, 1, 1, 1, 1]), [5, 4]);
     assert_eq!(unpacked(&[4, 4]), [4, 4]);
     assert_eq!(unpacked(&[9]), [9]);
+}
+
+#[test]
+fn each_tower_unpacks_the_share_that_it_computes_even_if_there_are_more_towers_than_shares() {
+    let sources: Vec<Arc<Numbers>> = (0..3).map(|_| Arc::new(Numbers::default())).collect();
+    let shared = SharedOut(sources.iter().map(|source| source.clone() as Arc<dyn BatchSource>).collect());
+    let part = |samples| PackedPart { samples, seed: 1, parcel: Parcel::default() };
+    let batch = shared.unpack(vec![part(5), part(1)]).unwrap();
+    // In a step, the first share goes to the first tower and the second to the second.
+    assert_eq!(shares(batch.content).iter().map(Batch::samples).collect::<Vec<_>>(), [5, 1]);
+    let unpacked: Vec<Vec<usize>> = sources.iter().map(|source| source.unpacked.lock().unwrap().clone()).collect();
+    assert_eq!(unpacked, [vec![5], vec![1], vec![]]);
 }
 
 #[test]

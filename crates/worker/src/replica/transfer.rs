@@ -1,16 +1,16 @@
-//! Values of many tensors between host and device: on a card one transfer for all of them, each way, whatever their number.
-//! On the CPU nothing is moved.
+//! Values of many tensors between host and device. On a card, all of them take a single transfer in each direction; on
+//! the CPU nothing is moved.
 
 use burn::tensor::{Device, Tensor, TensorData, Transaction};
 
 use crate::buffer::TensorBuffer;
 
-/// Tensors on their way to the host. From a card all of them come in one transfer; on the CPU each is there already, and
-/// stays where it is.
+/// Tensors on their way to the host. From a card all of them come in one transfer; on the CPU each is available at
+/// once, in its own memory.
 pub(super) struct Download {
-    /// What is to come.
+    /// The tensors still to come.
     transaction: Option<Transaction>,
-    /// One a tensor; `None` for those to come.
+    /// One per tensor; `None` for those still to come.
     buffers: Vec<Option<TensorBuffer>>,
 }
 
@@ -32,7 +32,7 @@ impl Download {
         };
     }
 
-    /// Values that are on the host.
+    /// Adds values that are already on the host.
     pub(super) fn put(&mut self, buffer: TensorBuffer) {
         self.buffers.push(Some(buffer));
     }
@@ -44,10 +44,10 @@ impl Download {
     }
 }
 
-/// All values of a module on a card, which have come there in one transfer.
+/// All values of a module on a card, uploaded in one transfer.
 pub(super) struct Uploaded {
     all: Tensor<1>,
-    /// How many of them are in place.
+    /// The number of values that have been taken.
     taken: usize,
 }
 
@@ -59,7 +59,7 @@ impl Uploaded {
         Self { all: Tensor::from_data(TensorData::new(all, shape), &device.clone().inner()), taken: 0 }
     }
 
-    /// The next of them, so many.
+    /// Takes the next `count` values.
     pub(super) fn next(&mut self, count: usize) -> Tensor<1> {
         let range = self.taken..self.taken + count;
         self.taken = range.end;

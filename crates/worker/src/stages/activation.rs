@@ -1,9 +1,9 @@
-//! What goes from stage to stage: tensors of floats whose number of dimensions only their two stages know.
+//! The tensors that pass between stages: floats whose number of dimensions only the two stages know.
 
 use anyhow::ensure;
 use burn::tensor::{DType, Device, Shape, Tensor, TensorData};
 
-/// A tensor between two stages. It is kept flat, beside its shape; either way is free of cost if its values lie in order.
+/// A tensor between two stages, kept flat beside its shape. Conversion is free if its values are contiguous.
 #[derive(Debug, Clone)]
 pub struct Activation {
     flat: Tensor<1>,
@@ -18,7 +18,7 @@ impl<const D: usize> From<Tensor<D>> for Activation {
 }
 
 impl Activation {
-    /// The tensor, if it has this many dimensions.
+    /// Returns the tensor if it has this many dimensions.
     pub fn into_tensor<const D: usize>(self) -> anyhow::Result<Tensor<D>> {
         let Self { flat, shape } = self;
         let got = shape.len();
@@ -34,25 +34,25 @@ impl Activation {
         &self.flat
     }
 
-    /// One that a stage is given, at which its gradients end.
+    /// An activation that a stage receives, where the stage's gradients end.
     pub(crate) fn received(data: TensorData, device: &Device) -> Self {
         let shape = data.shape().to_vec();
         Self { flat: flat(data, device).require_grad(), shape }
     }
 
-    /// A copy of its values.
+    /// Copies the values.
     pub(crate) fn data(&self) -> TensorData {
         with_shape(self.flat.clone().inner().into_data(), self.shape.clone())
     }
 }
 
-/// Values in a row.
+/// Makes a flat tensor of these values.
 pub(crate) fn flat(data: TensorData, device: &Device) -> Tensor<1> {
     let elements = data.num_elements();
     Tensor::from_data(with_shape(data, vec![elements]), device)
 }
 
-/// The same values in another shape.
+/// Gives the same values another shape.
 pub(crate) fn with_shape(data: TensorData, shape: Vec<usize>) -> TensorData {
     let (bytes, _, dtype) = data.into_parts();
     debug_assert_eq!(dtype, DType::F32);
@@ -67,7 +67,7 @@ mod tests {
     fn a_tensor_comes_out_as_it_went_in_and_its_gradient_flows_back() {
         let device = Device::flex().autodiff();
         let made = Tensor::<2>::from_data([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], &device);
-        // Not in the order of its memory.
+        // Transposed, so that its values are not contiguous.
         let received = Activation::received(Activation::from(made.transpose()).data(), &device);
         assert_eq!(received.shape(), [3, 2]);
         let tensor = received.clone().into_tensor::<2>().unwrap();

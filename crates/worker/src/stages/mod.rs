@@ -1,7 +1,7 @@
-//! A model in stages, for those that are to be divided among devices: an optional trait beside [`Model`].
+//! A model in stages that can be divided among devices: an optional trait beside [`Model`].
 //!
-//! Each stage has some of the network's parameters. It gets its own part of a batch and what the stages before it have
-//! put out; the last one puts out the loss. Where stages run, and when, is not known here.
+//! Each stage has some of the network's parameters. It gets its own part of a batch and the outputs of the stages
+//! before it; the last one returns the loss. This module does not know where and when stages run.
 
 mod activation;
 mod plan;
@@ -18,18 +18,18 @@ pub(crate) use self::plan::{PlannedStage, StagePlan};
 use crate::model::Model;
 use crate::travel::{Parcel, Travel};
 
-/// A model that can be divided. It says so in its [`Model`] with one line:
+/// A model that can be divided. Its [`Model`] declares so with one line:
 /// `fn staging() -> Option<Staging<Self>> { Some(Staging::declared()) }`
 pub trait Staged: Model {
     /// The stages, which may depend on the model's flags. Each parameter of the network belongs to one of them.
     fn stages(&self) -> Vec<Stage>;
 
-    /// Gives each stage its part of a batch, such as images to the first and labels to the last. This is done where the
+    /// Gives each stage its part of a batch, such as images to the first and labels to the last. This runs where
     /// batches are made, ahead of time.
     fn feed(&self, batch: Self::Batch, feeds: &mut Feeds) -> anyhow::Result<()>;
 
-    /// What a stage puts out. Of the network only the parameters of this stage have their values. The last stage puts out
-    /// the loss, as [`Model::loss`] does.
+    /// Returns the outputs of a stage. Of the network, only the parameters of this stage have their values. The last
+    /// stage returns the loss, as [`Model::loss`] does.
     fn forward(&self, network: &Self::Network, stage: &str, input: StageInput) -> anyhow::Result<Vec<Activation>>;
 }
 
@@ -42,19 +42,19 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// A stage without parameters, which is fed by no other.
+    /// A stage without parameters or inputs.
     pub fn new(name: impl Into<String>) -> Self {
         Self { name: name.into(), parameters: Vec::new(), inputs: Vec::new() }
     }
 
-    /// With a parameter of this path in the network, or all those of the module at this path.
+    /// Adds the parameter at this path in the network, or all parameters of the module at this path.
     #[must_use]
     pub fn with(mut self, path: impl Into<String>) -> Self {
         self.parameters.push(path.into());
         self
     }
 
-    /// Fed by this stage: it gets all that one puts out, after what those named before it do.
+    /// Adds a stage that feeds this one: its outputs come after those of the stages added before it.
     #[must_use]
     pub fn after(mut self, stage: impl Into<String>) -> Self {
         self.inputs.push(stage.into());
@@ -62,7 +62,7 @@ impl Stage {
     }
 }
 
-/// Parts of a batch, one for each stage.
+/// The parts of a batch, one for each stage.
 #[derive(Debug)]
 pub struct Feeds {
     stages: Vec<(String, Parcel)>,
@@ -73,7 +73,7 @@ impl Feeds {
         Self { stages: plan.stages().iter().map(|stage| (stage.name.clone(), Parcel::default())).collect() }
     }
 
-    /// Gives something to a stage, which takes it in the same order by [`StageInput::feed`].
+    /// Gives a value to a stage, which takes its values in the same order with [`StageInput::feed`].
     pub fn to(&mut self, stage: &str, value: impl Travel) -> anyhow::Result<()> {
         let found = self.stages.iter_mut().find(|(name, _)| name == stage);
         let (_, parcel) = found.ok_or_else(|| anyhow!("`feed` names `{stage}`, but the model has no such stage"))?;
@@ -85,7 +85,7 @@ impl Feeds {
     }
 }
 
-/// What a stage computes on.
+/// The input of a stage.
 #[derive(Debug)]
 pub struct StageInput {
     feed: Parcel,
@@ -98,24 +98,24 @@ impl StageInput {
         Self { feed, received: received.into(), device }
     }
 
-    /// The next thing of its part of the batch.
+    /// Returns the next value of the stage's part of the batch.
     pub fn feed<T: Travel>(&mut self) -> anyhow::Result<T> {
         Ok(T::unpack(&mut self.feed, &self.device)?)
     }
 
-    /// The next tensor of those that the stages before it put out.
+    /// Returns the next tensor of the outputs of earlier stages.
     pub fn tensor<const D: usize>(&mut self) -> anyhow::Result<burn::tensor::Tensor<D>> {
         let next = self.received.pop_front();
         next.ok_or_else(|| anyhow!("a stage asks for more tensors than its input stages produce"))?.into_tensor()
     }
 
-    /// How many of those are left.
+    /// The number of those tensors that are left.
     pub fn left(&self) -> usize {
         self.received.len()
     }
 }
 
-/// What a model's [`Staged`] has, where it is only known that it is a [`Model`].
+/// The functions of a model's [`Staged`], for code that only knows that it is a [`Model`].
 pub struct Staging<M: Model> {
     stages: fn(&M) -> Vec<Stage>,
     feed: fn(&M, M::Batch, &mut Feeds) -> anyhow::Result<()>,
@@ -134,7 +134,7 @@ impl<M: Model> Clone for Staging<M> {
 impl<M: Model> Copy for Staging<M> {}
 
 impl<M: Staged> Staging<M> {
-    /// As the trait says.
+    /// Returns the functions of the trait.
     pub fn declared() -> Self {
         Self { stages: M::stages, feed: M::feed, forward: M::forward }
     }
@@ -150,7 +150,7 @@ impl<M: Model> Staging<M> {
         (self.stages)(model)
     }
 
-    /// The parts of a batch, in the order of the stages.
+    /// Returns the parts of a batch, in the order of the stages.
     pub(crate) fn feeds(&self, model: &M, batch: M::Batch, plan: &StagePlan) -> anyhow::Result<Vec<Parcel>> {
         let mut feeds = Feeds::of(plan);
         (self.feed)(model, batch, &mut feeds)?;

@@ -1,65 +1,65 @@
-//! A model's stages, checked: which parameters each has, whom it feeds, and that together they make one loss.
+//! A model's stages, checked: which parameters each has, which stages it feeds, and that together they return one loss.
 
 use windlass_core::executor::{Graph, GraphError, LaneId, Node};
 use windlass_core::parameter::ParameterTable;
 
 use super::Stage;
 
-/// Why a model cannot be divided as it says.
+/// Why a model cannot be divided into the stages that it declares.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StagesError {
-    /// It names no stage.
+    /// The model declares no stages.
     #[error("the model has no stages")]
     None,
-    /// A name that could not be written in `--place`.
+    /// A stage has a name that cannot be written in `--place`.
     #[error("{0:?} cannot be the name of a stage: letters, digits, `_`, `-`, `.` and `/` make one")]
     Name(String),
-    /// Two have the same name.
+    /// Two stages have the same name.
     #[error("the model has two stages named {0:?}")]
     Twice(String),
-    /// One is fed by something that is no stage.
+    /// A stage takes input from something that is not a stage.
     #[error("stage {stage} takes input from {input:?}, which is not a stage")]
     UnknownInput {
-        /// Which one.
+        /// The stage.
         stage: String,
-        /// What it names.
+        /// The input that it names.
         input: String,
     },
-    /// One is fed by the same stage twice.
+    /// A stage names the same input twice.
     #[error("stage {stage} is fed by {input} twice: name it once; it receives every output of {input}")]
     FedTwice {
-        /// Which one.
+        /// The stage.
         stage: String,
-        /// What it names.
+        /// The input that it names.
         input: String,
     },
-    /// Stages that feed each other.
+    /// The stages feed each other in a cycle.
     #[error("{}", in_words(.0))]
     Cycle(Vec<String>),
-    /// Not one stage alone has the loss.
+    /// Several stages feed no other, but only one can return the loss.
     #[error("stages {} feed no other, but only one can be the last, whose output is the loss", .0.join(" and "))]
     Ends(Vec<String>),
-    /// A path at which the network has nothing.
+    /// A stage names a path where the network has no parameter.
     #[error("stage {stage} has the parameters at {path:?}, but the network has no parameter there; it has {}", known.join(", "))]
     UnknownPath {
-        /// Which one.
+        /// The stage.
         stage: String,
-        /// What it names.
+        /// The path that it names.
         path: String,
-        /// What the network has.
+        /// The parameters of the network.
         known: Vec<String>,
     },
-    /// A parameter that no stage has.
+    /// A parameter belongs to no stage.
     #[error("parameter {0} belongs to no stage")]
     Homeless(String),
-    /// A parameter that two stages have.
+    /// A parameter belongs to two stages.
     #[error("parameter {parameter} belongs to two stages, {first} and {second}")]
     TwoHomes {
-        /// Which one.
+        /// The parameter.
         parameter: String,
-        /// One of them.
+        /// One of the stages.
         first: String,
-        /// The other.
+        /// The other stage.
         second: String,
     },
 }
@@ -71,11 +71,11 @@ fn in_words(circle: &[String]) -> String {
     }
 }
 
-/// A stage with all that follows from the others and from the network.
+/// A stage with everything that follows from the other stages and the network.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PlannedStage {
     pub(crate) name: String,
-    /// Its parameters, by their place in the table, in order.
+    /// The indices of its parameters in the table, in ascending order.
     pub(crate) parameters: Vec<usize>,
     /// The stages that feed it.
     pub(crate) inputs: Vec<usize>,
@@ -87,7 +87,7 @@ pub(crate) struct PlannedStage {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct StagePlan {
     stages: Vec<PlannedStage>,
-    /// The one whose output is the loss.
+    /// The stage whose output is the loss.
     last: usize,
 }
 
@@ -149,7 +149,7 @@ fn is_name(name: &str) -> bool {
     !name.is_empty() && !name.starts_with('/') && name.chars().all(is_part)
 }
 
-/// The stage of each parameter.
+/// Returns the stage of each parameter.
 fn homes(declared: &[Stage], table: &ParameterTable) -> Result<Vec<usize>, StagesError> {
     let mut homes: Vec<Option<usize>> = vec![None; table.len()];
     for (index, stage) in declared.iter().enumerate() {

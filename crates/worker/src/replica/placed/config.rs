@@ -1,4 +1,4 @@
-//! How a model is to be divided, and why it cannot be.
+//! How a model is divided among devices, and why it cannot be.
 
 use burn::tensor::Device;
 
@@ -8,23 +8,23 @@ use crate::stages::StagesError;
 
 /// How a model is divided.
 pub struct PlacedConfig {
-    /// The client's device and its name: what is not placed elsewhere is computed there, and the whole network is scored
-    /// there.
+    /// The client's device and its name: what is not placed elsewhere is computed there, and the whole network is
+    /// scored there.
     pub client: (String, Device),
-    /// Stages and where they are computed. Several places take the micro-batches of their stage in turn.
+    /// Stages and where they are computed. The places of a stage take its micro-batches in turn.
     pub places: Vec<(String, Vec<Place>)>,
-    /// In how many parts each batch goes through the stages.
+    /// The number of micro-batches that each batch is split into.
     pub micro_batches: usize,
-    /// Threads of this process, shared out among its lanes on the CPU.
+    /// Threads of this process, divided among its lanes on the CPU.
     pub threads: usize,
     /// The run's seed.
     pub seed: u64,
-    /// Where the first steps are traced, if they are.
+    /// Where the first steps are traced, if tracing is on.
     pub trace: Option<Trace>,
 }
 
 impl PlacedConfig {
-    /// Whether every device of a stage has something to do, as far as that is known without the model.
+    /// Checks that every device of a stage has something to do, as far as that can be known without the model.
     pub fn check(places: &[(String, Vec<Place>)], micro_batches: usize) -> Result<(), PlaceError> {
         for (stage, places) in places {
             if let Some(twice) = (1..places.len()).find(|at| places[..*at].iter().any(|it| it.name == places[*at].name))
@@ -41,44 +41,44 @@ impl PlacedConfig {
     }
 }
 
-/// Where stages are computed. Places of the same name are the same lane.
+/// Where a stage is computed. Places with the same name share a lane.
 #[derive(Debug, Clone)]
 pub struct Place {
-    /// What it is called.
+    /// The name.
     pub name: String,
-    /// What computes there.
+    /// The device or worker.
     pub at: PlaceAt,
 }
 
-/// What computes at a place.
+/// The device or worker of a place.
 #[derive(Debug, Clone)]
 pub enum PlaceAt {
     /// A device of this process.
     Here(Device),
-    /// A joined worker, by its number, on a device of its own.
+    /// A joined worker, by its number, on the named device of its own or its default one.
     Worker(usize, Option<String>),
 }
 
-/// Why a model cannot be divided so.
+/// Why a model cannot be divided as requested.
 #[derive(Debug, thiserror::Error)]
 pub enum PlaceError {
-    /// The model does not say how.
+    /// The model declares no stages.
     #[error("--place: the model {model} declares no stages, so it cannot be divided")]
     Whole {
-        /// Which one.
+        /// The model.
         model: &'static str,
     },
-    /// What the model says is not right.
+    /// The stages that the model declares are invalid.
     #[error("--place: {0}")]
     Stages(#[from] StagesError),
-    /// The user names a stage that it does not have.
+    /// The user named a stage that the model does not have.
     #[error("--place: {model} has no stage {stage:?}")]
     UnknownStage {
         /// The model.
         model: &'static str,
-        /// What was named.
+        /// The stage that was named.
         stage: String,
-        /// What there is.
+        /// The stages of the model.
         there_are: Vec<String>,
     },
     /// A stage is put on the same device more than once.
@@ -88,20 +88,20 @@ pub enum PlaceError {
         stage: String,
         /// The device.
         device: String,
-        /// Whether that is a joined worker.
+        /// Whether the device is a joined worker.
         is_joined: bool,
     },
-    /// A stage has devices that no part of a batch would reach.
+    /// A stage has more devices than a batch has parts, so some would be idle.
     #[error("--place puts {stage} on {devices} devices, but a batch goes through {}", pieces(*micro_batches))]
     TooFewParts {
         /// The stage.
         stage: String,
-        /// How many it has.
+        /// The number of its devices.
         devices: usize,
-        /// In how many parts a batch goes through.
+        /// The number of micro-batches of a batch.
         micro_batches: usize,
     },
-    /// Its parameters cannot be trained, wherever they are.
+    /// The model's parameters cannot be trained, wherever they are.
     #[error(transparent)]
     Replica(#[from] ReplicaError),
     /// Threads could not be started.
@@ -110,7 +110,7 @@ pub enum PlaceError {
 }
 
 impl PlaceError {
-    /// What to do instead.
+    /// Returns what to do instead.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Whole { .. } => Some("--towers and a cluster divide batches instead of models; see docs/placement.md for how a model declares stages".to_owned()),

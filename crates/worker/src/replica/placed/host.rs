@@ -1,5 +1,5 @@
-//! Where a stage is computed: on a device of this process, or in another one. The step gives it values, inputs and
-//! gradients as they lie in the host's memory, and does not know which it is.
+//! Where a stage is computed: on a device of this process, or in another process. The step passes values, inputs and
+//! gradients in host memory, and does not know which it is.
 
 use burn::tensor::TensorData;
 
@@ -8,35 +8,35 @@ use crate::travel::Parcel;
 
 /// A stage with its parameters.
 pub(crate) trait StageHost: Send {
-    /// How many parameters it has.
+    /// The number of parameters.
     fn parameters(&self) -> usize;
 
-    /// Whether it has lost the values that it was given, and has to be given all of them with the next step.
+    /// Whether the stage has lost the values that it was given, and needs all of them with the next step.
     fn needs_all_values(&mut self) -> bool {
         false
     }
 
-    /// Begins a step. Whatever was left of an earlier one is dropped.
+    /// Begins a step and drops whatever is left of an earlier one.
     fn begin(&mut self, start: StageStart) -> anyhow::Result<()>;
 
-    /// What the stage puts out for a micro-batch. It keeps what it takes to go back.
+    /// Returns the stage's outputs for a micro-batch, and keeps what the backward pass needs.
     fn forward(&mut self, micro: usize, input: StageForward) -> anyhow::Result<Vec<TensorData>>;
 
-    /// Goes back through a micro-batch, with the gradient of each output unless nobody used it. Adds up the gradients of
-    /// its parameters, and returns those of its inputs.
+    /// Runs the backward pass of a micro-batch, with the gradient of each output that was used. Adds up the gradients
+    /// of its parameters, and returns those of its inputs.
     fn backward(&mut self, micro: usize, gradients: Vec<Option<TensorData>>)
     -> anyhow::Result<Vec<Option<TensorData>>>;
 
-    /// Ends a step: what has come of all micro-batches.
+    /// Ends a step and returns the result of all micro-batches.
     fn finish(&mut self) -> anyhow::Result<StageResult>;
 }
 
-/// What a step begins with. Lists are of the stage's own parameters, in their order.
+/// What a step begins with. Lists are over the stage's own parameters, in their order.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct StageStart {
-    /// New values; where a buffer is empty, what is there stays. Of parameters accessed by row, the rows of the step.
+    /// New values; an empty buffer keeps the current ones. Parameters accessed by row have the rows of the step.
     pub(crate) values: Vec<TensorBuffer>,
-    /// Which rows those are, by the number of the parameter.
+    /// Those rows, by the number of the parameter.
     pub(crate) rows: Vec<StageRows>,
 }
 
@@ -50,21 +50,21 @@ pub(crate) struct StageRows {
 /// What a stage computes a micro-batch on.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct StageForward {
-    /// Its part of the micro-batch.
+    /// The stage's part of the micro-batch.
     pub(crate) feed: Parcel,
-    /// What the stages before it have put out.
+    /// The outputs of the stages that feed this one.
     pub(crate) inputs: Vec<TensorData>,
-    /// The rows that the micro-batch has, of each parameter of [`StageStart::rows`].
+    /// The rows that the micro-batch uses of each parameter in [`StageStart::rows`].
     pub(crate) rows: Vec<Vec<u32>>,
-    /// Of Burn's random numbers.
+    /// The seed of Burn's random numbers.
     pub(crate) seed: u64,
 }
 
-/// What comes of a step, by the stage's own parameters.
+/// The result of a step, by the stage's own parameters.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct StageResult {
-    /// Empty if it is not trained.
+    /// The gradients; empty for parameters that are not trained.
     pub(crate) gradients: Vec<TensorBuffer>,
-    /// Running state after the step; otherwise empty, or all are left out.
+    /// Running state after the step, with empty buffers for other parameters; the list is empty if there is none.
     pub(crate) state: Vec<TensorBuffer>,
 }

@@ -1,5 +1,5 @@
-//! The threads of a placed model: one lane for each device, which does what the executor lets it start. They stay from
-//! step to step, because starting threads takes longer than a small stage.
+//! The threads of a placed model: one lane per device, which runs what the executor allows it to start. They are kept
+//! from step to step, because starting threads takes longer than computing a small stage.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -9,7 +9,7 @@ use windlass_core::executor::{Executor, Graph, LaneId, NodeId};
 
 use crate::threads;
 
-/// What the nodes of a graph do.
+/// Runs the nodes of a graph.
 pub(super) trait Working: Send + Sync {
     fn run(&self, node: NodeId) -> anyhow::Result<()>;
 }
@@ -22,10 +22,10 @@ pub(super) struct Ran {
     pub(super) ended: Instant,
 }
 
-/// One lane for each of some pools of threads.
+/// One lane for each of several thread pools.
 pub(super) struct Lanes {
     shared: Arc<Shared>,
-    /// They end when they are dropped, after what they run has.
+    /// Dropping the pools ends their threads, after the work in progress.
     _pools: Vec<ThreadPool>,
 }
 
@@ -41,7 +41,7 @@ struct State {
     is_over: bool,
 }
 
-/// A graph that is being worked through.
+/// A graph in progress.
 struct Run {
     executor: Executor,
     work: Arc<dyn Working>,
@@ -50,7 +50,7 @@ struct Run {
 }
 
 impl Lanes {
-    /// Each lane computes on its own threads, one of which is the lane.
+    /// Starts one lane per pool. It runs on a thread of the pool and computes on all of them.
     pub(super) fn new(pools: Vec<ThreadPool>) -> Self {
         let shared = Arc::new(Shared::default());
         for (lane, pool) in pools.iter().enumerate() {
@@ -60,7 +60,7 @@ impl Lanes {
         Self { shared, _pools: pools }
     }
 
-    /// Works through a graph. If a node fails, the error names it, and nothing runs any more when this returns.
+    /// Runs a whole graph. If a node fails, the error names it; nothing is running any more when this returns.
     pub(super) fn run(&self, graph: &Arc<Graph>, work: Arc<dyn Working>) -> anyhow::Result<Vec<Ran>> {
         let run = Run { executor: Executor::new(graph.clone()), work, ran: Vec::new(), error: None };
         let mut state = self.shared.lock();
@@ -87,7 +87,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A lane, until all is over.
+    /// The loop of a lane, until the lanes are dropped.
     fn serve(&self, lane: LaneId) {
         let mut state = self.lock();
         while !state.is_over {
@@ -143,7 +143,7 @@ mod tests {
         }
     }
 
-    /// A chain that goes to and fro between two lanes.
+    /// A chain of nodes that alternates between two lanes.
     fn chain(length: usize) -> Arc<Graph> {
         let node = |index: usize| Node {
             name: format!("n{index}"),

@@ -1,5 +1,5 @@
 //! Which devices compute a stage: one, or several side by side that take its micro-batches in turn. A stage with its
-//! parameters on one of them is a *tower*, and each device is a lane.
+//! parameters on one device is a *tower*, and each device is a lane.
 
 use std::ops::Range;
 
@@ -12,26 +12,26 @@ use crate::stages::{PlannedStage, StagePlan};
 /// The towers of all stages, and the lanes that they are on.
 #[derive(Debug)]
 pub(super) struct Layout {
-    towers: Vec<Tower>,
+    towers: Vec<StageTower>,
     /// The towers of each stage.
     of_stage: Vec<Range<usize>>,
     lanes: Vec<Place>,
-    /// How many micro-batches each tower of a stage holds at most.
+    /// The most micro-batches that each tower of a stage holds.
     holds: Vec<usize>,
 }
 
 /// A stage on one device.
 #[derive(Debug)]
-pub(super) struct Tower {
+pub(super) struct StageTower {
     pub(super) stage: usize,
     pub(super) lane: LaneId,
     pub(super) at: PlaceAt,
 }
 
 impl Layout {
-    /// Puts each stage where it belongs. Places of the same name are the same lane.
+    /// Assigns each stage to its places. Places with the same name share a lane.
     pub(super) fn new<'a>(plan: &StagePlan, places: impl Fn(&PlannedStage) -> &'a [Place]) -> Self {
-        let (mut towers, mut of_stage, mut lanes) = (Vec::<Tower>::new(), Vec::new(), Vec::<Place>::new());
+        let (mut towers, mut of_stage, mut lanes) = (Vec::<StageTower>::new(), Vec::new(), Vec::<Place>::new());
         for (stage, planned) in plan.stages().iter().enumerate() {
             let (first, places) = (towers.len(), places(planned));
             for place in places {
@@ -39,7 +39,7 @@ impl Layout {
                     lanes.push(place.clone());
                     lanes.len() - 1
                 });
-                towers.push(Tower { stage, lane: LaneId(lane), at: place.at.clone() });
+                towers.push(StageTower { stage, lane: LaneId(lane), at: place.at.clone() });
             }
             of_stage.push(first..towers.len());
         }
@@ -48,7 +48,7 @@ impl Layout {
         Self { holds, towers, of_stage, lanes }
     }
 
-    pub(super) fn towers(&self) -> &[Tower] {
+    pub(super) fn towers(&self) -> &[StageTower] {
         &self.towers
     }
 
@@ -56,12 +56,12 @@ impl Layout {
         &self.lanes
     }
 
-    /// What a lane is called.
+    /// The name of a lane.
     pub(super) fn lane_name(&self, lane: LaneId) -> &str {
         &self.lanes[lane.0].name
     }
 
-    /// The towers of a stage, by their numbers.
+    /// The numbers of a stage's towers.
     pub(super) fn of(&self, stage: usize) -> Range<usize> {
         self.of_stage[stage].clone()
     }
@@ -72,15 +72,15 @@ impl Layout {
         towers.start + micro % towers.len()
     }
 
-    /// The micro-batch that a stage has to have gone back through before it goes on with this one, so that none of its
+    /// The micro-batch whose backward pass a stage must finish before the forward pass of this one, so that none of its
     /// towers holds more than it should.
     pub(super) fn makes_way_for(&self, stage: usize, micro: usize) -> Option<usize> {
         micro.checked_sub(self.holds[stage] * self.of_stage[stage].len())
     }
 
-    /// What joined workers are to compute.
+    /// The stages assigned to joined workers.
     pub(super) fn assigned(&self, plan: &StagePlan) -> Vec<StageAssigned> {
-        let assigned = |tower: &Tower| match &tower.at {
+        let assigned = |tower: &StageTower| match &tower.at {
             PlaceAt::Here(_) => None,
             PlaceAt::Worker(worker, device) => {
                 let stage = plan.stages()[tower.stage].name.clone();
@@ -91,11 +91,12 @@ impl Layout {
     }
 }
 
-/// For each stage the towers from there to the last, on the way with the most of them.
+/// For each stage, the number of towers from it to the last stage, along the path with the most of them.
 fn onward(plan: &StagePlan, of_stage: &[Range<usize>]) -> Vec<usize> {
     let mut onward = vec![0; of_stage.len()];
     let mut awaited: Vec<usize> = plan.stages().iter().map(|stage| stage.feeds.len()).collect();
-    // Back from the last, so that each stage is looked at once, when all that it feeds have been. There are no circles.
+    // Goes backwards from the last stage and visits each stage once, after all stages that it feeds. There are no
+    // cycles.
     let mut known = vec![plan.last()];
     while let Some(stage) = known.pop() {
         let PlannedStage { inputs, feeds, .. } = &plan.stages()[stage];
@@ -119,7 +120,7 @@ pub(super) mod tests {
     use super::*;
     use crate::stages::Stage;
 
-    /// A chain of so many stages.
+    /// Makes a chain of this many stages.
     pub(in crate::replica::placed) fn chain(stages: usize) -> StagePlan {
         let stage = |index: usize| {
             let stage = Stage::new(format!("s{index}"));
@@ -128,7 +129,7 @@ pub(super) mod tests {
         StagePlan::new((0..stages).map(stage).collect(), &ParameterTable::new(Vec::new()).unwrap()).unwrap()
     }
 
-    /// Its stages, each on these lanes.
+    /// Places the stages of a chain, each on these lanes.
     pub(in crate::replica::placed) fn on(lanes: &[&[usize]]) -> Layout {
         let place = |lane: &usize| Place { name: format!("cpu:{lane}"), at: PlaceAt::Here(Device::flex()) };
         let places: Vec<Vec<Place>> = lanes.iter().map(|lanes| lanes.iter().map(place).collect()).collect();
@@ -163,7 +164,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_device_holds_as_many_micro_batches_as_keep_those_behind_it_busy() {
-        // Four devices from the first stage to the last, two of which are its own: each holds two.
+        // There are four devices from the first stage to the last, and two are its own: each holds two.
         let layout = on(&[&[0, 1], &[2], &[3]]);
         let waits = |stage| -> Vec<Option<usize>> { (3..6).map(|micro| layout.makes_way_for(stage, micro)).collect() };
         assert_eq!(waits(0), [None, Some(0), Some(1)]);

@@ -1,4 +1,4 @@
-//! A stage on a device of this process. Several micro-batches are on their way at a time, each with its own copy of the
+//! A stage on a device of this process. Several micro-batches are in progress at a time, each with its own copy of the
 //! network, because they have different rows of the parameters accessed by row.
 
 use std::collections::BTreeMap;
@@ -24,17 +24,17 @@ pub(super) struct LocalStage<M: Model> {
     name: String,
     device: Device,
     table: ParameterTable,
-    /// Its parameters, by their place in the table.
+    /// The indices of the stage's parameters in the table.
     own: Vec<usize>,
     has_state: bool,
     independence: Independence,
-    /// With the values of its own parameters alone.
+    /// Holds only the values of the stage's own parameters.
     network: M::Network,
-    /// What was loaded of the rows of this step, and which they are.
+    /// The row values loaded for this step, and which rows they are.
     row_values: Vec<TensorBuffer>,
     rows: Vec<StageRows>,
     on_the_way: BTreeMap<usize, OnTheWay<M::Network>>,
-    /// The gradients of its parameters so far.
+    /// The sums of the gradients of the stage's parameters so far.
     sums: Weighted,
 }
 
@@ -47,7 +47,7 @@ struct OnTheWay<N> {
 }
 
 impl<M: Model> LocalStage<M> {
-    /// The stage of this number, with the network's first values.
+    /// Makes the stage with this index, with the network's initial values.
     pub(super) fn new(
         model: Arc<M>,
         staging: Staging<M>,
@@ -58,11 +58,11 @@ impl<M: Model> LocalStage<M> {
         let stage = &plan.stages()[index];
         let device = device.clone().autodiff();
         let kind = |parameter: usize| table[ParameterId(parameter as u32)].kind;
-        // Running state is small, and Burn guards it.
+        // All running state is kept: it is small, and Burn holds it in shared memory behind a lock.
         let is_kept =
             |parameter: usize| stage.parameters.contains(&parameter) || kind(parameter) == ParameterKind::State;
-        // Its values are loaded before the first step. So that the device need not hold all of the network for a moment, it
-        // is made in the host's memory.
+        // Its values are loaded before the first step. The network is made in host memory, so that the device need not
+        // hold all of it even for a moment.
         let (network, ()) = first(&*model, &Device::flex().autodiff(), seed, |_| ());
         let network = tensors::keep(network, &is_kept, &device);
         Self {
@@ -86,14 +86,14 @@ impl<M: Model> LocalStage<M> {
         self.table[ParameterId(self.own[parameter] as u32)].width()
     }
 
-    /// One buffer a parameter of the network.
+    /// Returns one buffer per parameter of the network.
     fn spread_out(&self, values: impl IntoIterator<Item = (usize, TensorBuffer)>) -> Vec<TensorBuffer> {
         let mut all = vec![TensorBuffer::default(); self.table.len()];
         values.into_iter().for_each(|(parameter, values)| all[self.own[parameter]] = values);
         all
     }
 
-    /// The network with the rows of a micro-batch.
+    /// Returns the network with the rows of a micro-batch.
     fn with_rows(&self, rows: &[Vec<u32>]) -> anyhow::Result<M::Network> {
         ensure!(rows.len() == self.rows.len(), "rows of {} parameters instead of {}", rows.len(), self.rows.len());
         if rows.is_empty() {
@@ -161,7 +161,7 @@ impl<M: Model> StageHost for LocalStage<M> {
         let outputs = outputs?;
         self.independence = independence;
         if self.has_state {
-            // As in a replica: this has Burn bring running state up to date.
+            // As in a replica: this makes Burn update the running state.
             drop(network.valid());
         }
         let put_out = outputs.iter().map(Activation::data).collect();
@@ -183,8 +183,8 @@ impl<M: Model> StageHost for LocalStage<M> {
             gradients.len(),
             outputs.len()
         );
-        // Burn begins at a scalar: that of which these are the gradients. The first part is tracked whatever the stage
-        // consists of.
+        // Burn's backward pass starts at a scalar, so this makes one with these gradients. Its first term is tracked
+        // whatever the stage consists of.
         let mut scalar = Tensor::<1>::zeros([1], &self.device).require_grad();
         for (output, gradient) in outputs.iter().zip(gradients) {
             let Some(gradient) = gradient else { continue };

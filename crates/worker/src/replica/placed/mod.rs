@@ -1,9 +1,10 @@
-//! One model across several devices: its stages each where they were put, and to the training loop one replica.
+//! One model across several devices: each stage where it was placed. To the training loop it is one replica.
 //!
-//! A step is a graph of forward and backward passes, a pair for each stage and micro-batch, which the lanes of the devices
-//! work through as its dependencies allow. What is done with the network as a whole, such as scoring it, a replica of all
-//! of it does on the client's own device.
+//! A step is a graph of forward and backward passes, a pair for each stage and micro-batch, which the lanes of the
+//! devices execute as its dependencies allow. Work on the network as a whole, such as scoring, is done by a complete
+//! replica on the client's own device.
 
+mod attempt;
 mod config;
 mod host;
 mod lanes;
@@ -18,27 +19,25 @@ mod tests;
 mod trace;
 mod worker;
 
-use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::Instant;
 
 use burn::tensor::Device;
 use rayon::{ThreadPool, ThreadPoolBuildError};
-use tracing::info;
-use windlass_core::parameter::ParameterTable;
+use windlass_core::footprint::gradient_bytes;
+use windlass_core::parameter::{ParameterId, ParameterTable};
 use windlass_instruments::{Site, Sites};
 use windlass_wire::client::{Interrupt, RowRequest};
 
 pub use self::config::{Place, PlaceAt, PlaceError, PlacedConfig};
 pub(crate) use self::host::{StageForward, StageHost, StageRows, StageStart};
 use self::lanes::Lanes;
-use self::layout::{Layout, Tower};
+use self::layout::{Layout, StageTower};
 use self::local_stage::LocalStage;
-use self::remote_stage::{Joined, Lost, RemoteStage};
+use self::remote_stage::{Joined, RemoteStage};
 use self::schedule::Schedule;
 use self::source::{MicroBatch, Source};
-use self::step::{Computed, Divided, LossNotFinite, Step, locked, rows_of};
+use self::step::Divided;
 use self::trace::Usage;
 pub use self::trace::{TRACED_STEPS, Trace};
 pub use self::worker::StageWorker;
@@ -50,33 +49,29 @@ use crate::joined::protocol::StageAssigned;
 use crate::metrics::Metrics;
 use crate::model::{Model, PngImage};
 use crate::randomness::Draw;
-use crate::replica::accumulation::Weighted;
-use crate::replica::remote::{Crew, CrewError};
+use crate::replica::remote::Crew;
 use crate::report::Reports;
 use crate::rows::RowParameters;
 use crate::stages::{PlannedStage, StagePlan};
 use crate::threads;
 
-/// How often a step is repeated because a worker was lost in it.
-const MOST_REPEATS: usize = 10;
-
 /// One model on several devices.
 pub struct Placed {
-    /// The whole of it, for all but steps.
+    /// The complete network, for everything except steps.
     whole: Box<dyn Replica>,
     source: Arc<dyn BatchSource>,
     divided: Divided,
     lanes: Lanes,
-    /// Of a batch in as many parts as the last.
+    /// The last schedule, and the number of micro-batches that it is for.
     schedule: Option<(usize, Schedule)>,
-    /// The values that count, as far as they have been given.
+    /// The current values, as far as they have been loaded.
     values: Vec<TensorBuffer>,
-    /// Which of them the stages, and the whole network, have yet to get.
+    /// Which of them have yet to be passed to the stages, and to the whole network.
     new_to_stages: Vec<bool>,
     new_to_whole: Vec<bool>,
     usage: Usage,
     trace: Option<Trace>,
-    /// The joined workers, if stages are computed elsewhere, and what they compute.
+    /// The joined workers, if stages are computed elsewhere, and the stages assigned to them.
     joined: Arc<OnceLock<Joined>>,
     assigned: Vec<StageAssigned>,
 }
@@ -100,7 +95,7 @@ impl Placed {
         PlacedConfig::check(&places, micro_batches)?;
         let layout = Layout::new(&plan, |stage| place(stage).map_or(&client[..], |(_, places)| places));
         let joined = Arc::new(OnceLock::new());
-        let host = |tower: &Tower| -> Box<dyn StageHost> {
+        let host = |tower: &StageTower| -> Box<dyn StageHost> {
             match &tower.at {
                 PlaceAt::Here(device) => {
                     let stage = (&*plan, tower.stage);
@@ -134,108 +129,34 @@ impl Placed {
         })
     }
 
-    /// Whether every part of a batch finds its stage: tried with one of these samples.
+    /// Checks with one of these samples that every part of a batch finds its stage.
     pub fn check(&self, samples: &[usize]) -> anyhow::Result<()> {
         let draw = Draw { worker: 0, position: DataPosition { epoch: 0, batch: 0 }, first_part: 0 };
         self.source.batch(samples, draw).map(drop)
     }
 
-    /// The stages that joined workers are to compute.
+    /// The stages assigned to joined workers.
     pub fn assigned(&self) -> &[StageAssigned] {
         &self.assigned
     }
 
-    /// Tells it of the joined workers, before its first step, and of what ends all waits for them.
+    /// Passes the joined workers, and what ends all waits for them. Called before the first step.
     pub fn meet(&self, crew: Arc<Crew>, stop: Arc<Interrupt>) {
         let _ = self.joined.set(Joined { crew, stop });
     }
 
-    /// After a step that was not completed, all stages need their values: running state has moved, and values may not
-    /// have arrived.
-    fn renew_stages(&mut self) {
-        self.new_to_stages.iter_mut().zip(&self.values).for_each(|(is_new, values)| *is_new = !values.is_empty());
-    }
-
-    /// After a step has failed: waits for the worker that was lost, if that is why.
-    fn recover(&self, error: anyhow::Error, repeats: usize) -> anyhow::Result<()> {
-        let (Some(lost), Some(Joined { crew, stop })) = (error.downcast_ref::<Lost>(), self.joined.get()) else {
-            return Err(error);
-        };
-        if repeats == MOST_REPEATS {
-            let (Lost { worker, why }, times) = (lost, repeats + 1);
-            let why = format!("{worker} was lost {times} times in the same step, the last time because {why}");
-            return Err(CrewError::Unreliable(why).into());
-        }
-        crew.gather(&|| stop.ends_all_waits())?;
-        info!("{} is back; repeating the step", lost.worker);
-        Ok(())
-    }
-
-    /// Computes a step once.
-    fn attempt(&mut self, micro_batches: &Arc<Vec<MicroBatch>>, rows: &[RowRequest]) -> anyhow::Result<Computed> {
-        let schedule = self.schedule(micro_batches.len());
-        let is_summed = self.info().loss_is_summed;
-        let (starts, graph) = (self.starts(rows), schedule.graph().clone());
-        let batch = (micro_batches.clone(), self.elsewhere());
-        let step = Step::new(self.divided.clone(), schedule, starts, batch, is_summed);
-        let (step, began) = (Arc::new(step), Instant::now());
-        let ran = self.lanes.run(&graph, step.clone())?;
-        self.usage.add(&graph, &ran, began.elapsed());
-        if let Some(Joined { crew, .. }) = self.joined.get() {
-            let seats: BTreeSet<usize> = self.assigned.iter().map(|stage| stage.worker).collect();
-            seats.into_iter().for_each(|seat| crew.count_step(seat));
-        }
-        self.trace.iter().for_each(|trace| trace.add(&graph, &ran));
-        Ok(step.computed())
-    }
-
-    /// The joined worker of each tower that has one.
-    fn elsewhere(&self) -> Vec<Option<String>> {
-        let worker = |tower: &Tower| match (&tower.at, self.joined.get()) {
-            (PlaceAt::Worker(worker, _), Some(Joined { crew, .. })) => Some(crew.name(*worker)),
-            _ => None,
-        };
-        self.divided.layout.towers().iter().map(worker).collect()
-    }
-
-    /// What each tower begins a step with that needs these rows.
-    fn starts(&mut self, rows: &[RowRequest]) -> Vec<StageStart> {
-        let Divided { plan, layout, hosts } = &self.divided;
-        let start = |(tower, host): (&Tower, &Mutex<Box<dyn StageHost>>)| {
-            let stage = &plan.stages()[tower.stage];
-            let is_empty = locked(host).needs_all_values();
-            let values = stage.parameters.iter().map(|index| match is_empty || self.new_to_stages[*index] {
-                true => self.values[*index].clone(),
-                false => TensorBuffer::default(),
-            });
-            StageStart { values: values.collect(), rows: rows_of(&stage.parameters, rows) }
-        };
-        let starts = layout.towers().iter().zip(&**hosts).map(start).collect();
-        self.new_to_stages.fill(false);
-        starts
-    }
-
-    /// The schedule of a batch in so many parts.
-    fn schedule(&mut self, micro_batches: usize) -> Schedule {
-        match &self.schedule {
-            Some((of, schedule)) if *of == micro_batches => schedule.clone(),
-            _ => {
-                let schedule = Schedule::new(&self.divided.plan, &self.divided.layout, micro_batches);
-                self.schedule = Some((micro_batches, schedule.clone()));
-                schedule
-            }
-        }
-    }
-
-    /// The device that a tower is on, as far as it is known.
-    fn device(&self, tower: &Tower) -> String {
+    /// Returns the device that a tower is on, as far as it is known.
+    fn device(&self, tower: &StageTower) -> String {
         let lane = self.divided.layout.lane_name(tower.lane);
         let PlaceAt::Worker(worker, device) = &tower.at else { return lane.to_owned() };
-        let own = || self.joined.get()?.crew.devices(*worker).into_iter().next();
+        let own = || {
+            let Joined { crew, stop } = self.joined.get()?;
+            crew.devices(*worker, &|| stop.ends_all_waits()).into_iter().next()
+        };
         device.clone().or_else(own).map_or_else(|| lane.to_owned(), |device| format!("{lane}/{device}"))
     }
 
-    /// The whole network with the values of now.
+    /// Returns the whole network with the current values.
     fn whole(&mut self) -> &mut dyn Replica {
         if self.new_to_whole.contains(&true) {
             let new = self.values.iter().zip(&self.new_to_whole);
@@ -244,34 +165,6 @@ impl Placed {
             self.new_to_whole.fill(false);
         }
         &mut *self.whole
-    }
-
-    /// Gradients and running state by parameter, of all stages. The loss has weighed the gradients; the running state of
-    /// a stage with several towers is theirs on average.
-    fn joined(&self, computed: Computed, samples: usize) -> StepResult {
-        let Computed { loss, results } = computed;
-        let (mut gradients, mut state) = (vec![TensorBuffer::default(); self.values.len()], Vec::new());
-        let mut results = results.into_iter();
-        for (index, stage) in self.divided.plan.stages().iter().enumerate() {
-            let (mut own_gradients, mut own_state) = (Weighted::default(), Weighted::default());
-            let towers = results.by_ref().take(self.divided.layout.of(index).len());
-            for (result, share) in towers.filter(|(_, share)| *share > 0.0) {
-                own_gradients.add_times(1.0, result.gradients);
-                own_state.add_times(share, result.state);
-            }
-            let (own_gradients, own_state) = (own_gradients.into_values(), own_state.into_values());
-            for (index, gradient) in stage.parameters.iter().zip(own_gradients) {
-                gradients[*index] = gradient;
-            }
-            if !own_state.is_empty() {
-                state.resize(self.values.len(), TensorBuffer::default());
-            }
-            for (index, own) in stage.parameters.iter().zip(own_state) {
-                state[*index] = own;
-            }
-        }
-        let loss = if self.info().loss_is_summed { loss / samples as f32 } else { loss };
-        StepResult { loss, gradients, state, samples }
     }
 }
 
@@ -292,12 +185,27 @@ impl Replica for Placed {
         self.whole.reports()
     }
 
+    /// Each tower of a stage has gradients of all of the stage's parameters.
+    fn gradient_bytes(&self) -> u64 {
+        let Divided { plan, layout, .. } = &self.divided;
+        let of_stage = |(index, stage): (usize, &PlannedStage)| {
+            let own = stage.parameters.iter().map(|index| self.table()[ParameterId(*index as u32)].clone());
+            let bytes = ParameterTable::new(own.collect()).map_or(0, |own| gradient_bytes(&own));
+            bytes.saturating_mul(layout.of(index).len() as u64)
+        };
+        plan.stages().iter().enumerate().map(of_stage).fold(0, u64::saturating_add)
+    }
+
     fn source(&self) -> Arc<dyn BatchSource> {
         self.source.clone()
     }
 
+    fn is_client(&self) -> bool {
+        !self.assigned.is_empty()
+    }
+
     fn sites(&self) -> Option<Sites> {
-        // Each lane, and the joined worker that it is, if it is one.
+        // Each lane, with its joined worker if it has one.
         let seat = |lane: &Place| match lane.at {
             PlaceAt::Here(_) => None,
             PlaceAt::Worker(worker, _) => Some(worker),
@@ -342,7 +250,7 @@ impl Replica for Placed {
 
     fn load(&mut self, values: Vec<TensorBuffer>) {
         for (index, values) in values.into_iter().enumerate().filter(|(_, values)| !values.is_empty()) {
-            // All towers compute on the same memory.
+            // All towers read the same memory.
             self.values[index] = values.shared();
             (self.new_to_stages[index], self.new_to_whole[index]) = (true, true);
         }
@@ -350,22 +258,7 @@ impl Replica for Placed {
 
     fn step(&mut self, batch: Batch) -> anyhow::Result<StepResult> {
         let Batch { content, rows, samples } = batch;
-        let micro_batches = Arc::new(micro_batches(content));
-        for repeats in 0.. {
-            match self.attempt(&micro_batches, &rows) {
-                Ok(computed) => return Ok(self.joined(computed, samples)),
-                Err(error) => {
-                    self.renew_stages();
-                    if let Some(LossNotFinite(loss)) = error.downcast_ref() {
-                        // As with a model in one piece, it is for the loop to judge. There are no gradients.
-                        let gradients = vec![TensorBuffer::default(); self.values.len()];
-                        return Ok(StepResult { loss: *loss, gradients, state: Vec::new(), samples });
-                    }
-                    self.recover(error, repeats)?;
-                }
-            }
-        }
-        unreachable!("repeats are counted")
+        self.step_on(micro_batches(content), &rows, samples)
     }
 
     fn rehearse(&mut self, batch: Batch) -> anyhow::Result<()> {
@@ -414,7 +307,7 @@ fn micro_batches(content: Box<dyn std::any::Any + Send>) -> Vec<MicroBatch> {
     *content.downcast().expect("a batch goes to the replica whose source has made it")
 }
 
-/// The threads of each lane. One that waits for another process needs a thread, but no core.
+/// Makes the thread pool of each lane. A lane that waits for another process needs a thread, but no core.
 fn pools(lanes: &[Place], threads: usize) -> Result<Vec<ThreadPool>, ThreadPoolBuildError> {
     let device = |place: &Place| match &place.at {
         PlaceAt::Here(device) => Some(device.clone()),

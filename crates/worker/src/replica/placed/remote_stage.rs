@@ -1,4 +1,4 @@
-//! A stage at the other end of a connection: a joined worker computes it. What it answers is checked before it is used.
+//! A stage computed by a joined worker at the other end of a connection. Its answers are checked before they are used.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -14,9 +14,9 @@ use crate::buffer::TensorBuffer;
 use crate::gradient;
 use crate::joined::protocol::{Answer, Ask, StageAnswered, StageAsked, StagePiece, stage_limits, written};
 use crate::replica::packed;
-use crate::replica::remote::{Crew, CrewError, Trouble, in_words};
+use crate::replica::remote::{AskError, Crew, CrewError, in_words};
 
-/// A worker was lost in a step, which can be repeated when it is back.
+/// A worker was lost during a step, which can be repeated when the worker is back.
 #[derive(Debug, thiserror::Error)]
 #[error("lost {worker}: {why}")]
 pub(super) struct Lost {
@@ -24,7 +24,7 @@ pub(super) struct Lost {
     pub(super) why: String,
 }
 
-/// The joined workers, once they have been called, and what ends all waits for them.
+/// The joined workers, once they have been called, and the interrupt that ends all waits for them.
 pub(super) struct Joined {
     pub(super) crew: Arc<Crew>,
     pub(super) stop: Arc<Interrupt>,
@@ -36,16 +36,17 @@ pub(super) struct RemoteStage {
     seat: usize,
     name: String,
     table: ParameterTable,
-    /// Its own parameters.
+    /// The stage's own parameters.
     parameters: Vec<ParameterSpec>,
-    /// How often the worker had joined when it was last told the values.
+    /// How many times the worker had joined when it was last sent all values. `None` if it was absent.
     told: Option<u64>,
     rows: Vec<StageRows>,
-    /// The shapes of the inputs of micro-batches that are on their way.
+    /// The input shapes of the micro-batches in progress.
     inputs: BTreeMap<usize, Vec<Vec<usize>>>,
-    /// Whether it has gone back through any in this step, so that there are gradients.
+    /// Whether a backward pass has run in this step, so that there are gradients.
     has_gradients: bool,
-    /// Whether all that it was given in this step is finite. Otherwise it is not to blame for what it makes of that.
+    /// Whether everything that the worker was given in this step is finite. If not, non-finite results are not its
+    /// fault.
     is_given_finite: bool,
 }
 
@@ -64,7 +65,7 @@ impl RemoteStage {
         Self { joined, seat, name, table, parameters, told: None, rows, inputs, has_gradients, is_given_finite }
     }
 
-    /// Asks the worker for a piece of a step.
+    /// Asks the worker to compute a piece of a step.
     fn ask(&self, piece: StagePiece, sections: Vec<Section<'_>>) -> anyhow::Result<(StageAnswered, Vec<Tensor>)> {
         let Joined { crew, stop } = self.joined.get().context("its worker has not been called")?;
         let lost = |why: String| Lost { worker: crew.name(self.seat), why };
@@ -81,23 +82,23 @@ impl RemoteStage {
                 Ok((answer, tensors))
             }
             Ok(_) => Err(self.wrong("something that was not asked for")),
-            Err(Trouble::Model(reason)) => Err(anyhow!("{}: {reason}", crew.name(self.seat))),
-            Err(Trouble::Stopped) => Err(CrewError::Interrupted.into()),
-            Err(Trouble::Worker(why)) => Err(lost(why).into()),
+            Err(AskError::Model(reason)) => Err(anyhow!("{}: {reason}", crew.name(self.seat))),
+            Err(AskError::Stopped) => Err(CrewError::Interrupted.into()),
+            Err(AskError::Worker(why)) => Err(lost(why).into()),
         }
     }
 
-    /// The worker is not what it should be.
+    /// Makes the error for an answer that does not match the request.
     fn wrong(&self, what: &str) -> anyhow::Error {
         anyhow!("{}: it answered for stage {} with {what}", self.worker(), self.name)
     }
 
-    /// What the worker is called.
+    /// The name of the worker.
     fn worker(&self) -> String {
         self.joined.get().map(|joined| joined.crew.name(self.seat)).unwrap_or_default()
     }
 
-    /// The tensors of an answer, each in the place of those that are given.
+    /// Returns the tensors of an answer in the positions where `given` is true.
     fn listed(
         &self,
         given: &[bool],
@@ -114,14 +115,14 @@ impl RemoteStage {
         given.iter().map(next).collect()
     }
 
-    /// How many values a parameter has in this step.
+    /// The number of values that a parameter has in this step.
     fn values_of(&self, parameter: usize) -> usize {
         let spec = &self.parameters[parameter];
         let rows = self.rows.iter().find(|rows| rows.parameter == parameter);
         rows.map_or(spec.elements(), |rows| rows.rows.len() * spec.width())
     }
 
-    /// The buffers of an answer: those of this kind are there, and as long as they should be.
+    /// Returns the buffers of an answer. Those of parameters of this kind must be present and of the right length.
     fn buffers(
         &self,
         kind: ParameterKind,
@@ -156,7 +157,8 @@ impl StageHost for RemoteStage {
     }
 
     fn needs_all_values(&mut self) -> bool {
-        let joined = self.joined.get().and_then(|joined| joined.crew.joined(self.seat));
+        let joined = |Joined { crew, stop }: &Joined| crew.joined(self.seat, &|| stop.ends_all_waits());
+        let joined = self.joined.get().and_then(joined);
         let is_new = joined.is_none() || joined != self.told;
         self.told = joined;
         is_new
@@ -230,7 +232,7 @@ impl StageHost for RemoteStage {
     }
 }
 
-/// The numbers of rows as they travel.
+/// Encodes row numbers as a tensor.
 fn numbers(rows: &[u32]) -> TensorData {
     TensorData::new(rows.iter().map(|row| i64::from(*row)).collect::<Vec<i64>>(), [rows.len()])
 }

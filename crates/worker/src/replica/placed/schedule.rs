@@ -1,8 +1,9 @@
-//! What a step of a placed model consists of, and in which order its devices do it.
+//! The pieces of a placed model's step, and the order in which its devices compute them.
 //!
-//! The schedule is the one known as 1F1B. A stage prefers to go back over going on, and takes micro-batches in their
-//! order. So that it does not run ahead of those after it, each of its devices goes on with a micro-batch only when it has
-//! gone back through an earlier one. How many it holds meanwhile follows from the layout, however many parts a batch has.
+//! The schedule is known as 1F1B. A stage prefers backward passes to forward passes, and takes micro-batches in order.
+//! So that it does not run ahead of later stages, each of its devices starts the forward pass of a micro-batch only
+//! after the backward pass of an earlier one. How many micro-batches it holds meanwhile depends on the layout, not on
+//! the number of parts of a batch.
 
 use std::sync::Arc;
 
@@ -13,12 +14,12 @@ use crate::stages::StagePlan;
 
 /// A piece of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Work {
-    /// A tower of a stage gets its values.
+pub(super) enum Piece {
+    /// A tower of a stage receives its values.
     Load { tower: usize },
-    /// A stage goes through a micro-batch.
+    /// The forward pass of a micro-batch through a stage.
     Forward { stage: usize, micro: usize },
-    /// And back.
+    /// The backward pass of a micro-batch through a stage.
     Backward { stage: usize, micro: usize },
     /// The sums of a tower's gradients are fetched.
     Gradients { tower: usize },
@@ -28,55 +29,55 @@ pub(super) enum Work {
 #[derive(Debug, Clone)]
 pub(super) struct Schedule {
     graph: Arc<Graph>,
-    work: Vec<Work>,
+    pieces: Vec<Piece>,
 }
 
 impl Schedule {
-    /// Of stages laid out so, with a batch in so many parts.
+    /// Schedules stages with this layout, for a batch with this many micro-batches.
     pub(super) fn new(plan: &StagePlan, layout: &Layout, micro_batches: usize) -> Self {
         let mut nodes = Vec::new();
-        let mut work = Vec::new();
-        let mut add = |name: String, tower: usize, after: Vec<String>, rank: usize, piece: Work| {
+        let mut pieces = Vec::new();
+        let mut add = |name: String, tower: usize, after: Vec<String>, rank: usize, piece: Piece| {
             nodes.push(Node { name, lane: layout.towers()[tower].lane, after, rank: rank as u64 });
-            work.push(piece);
+            pieces.push(piece);
         };
         for (index, stage) in plan.stages().iter().enumerate() {
             let name = &*stage.name;
-            // One with a single device is named without it.
+            // The name of a stage's only device is left out.
             let on = |tower: usize| match layout.of(index).len() {
                 1 => String::new(),
                 _ => format!(" on {}", layout.lane_name(layout.towers()[tower].lane)),
             };
             let load = |tower: usize| format!("load {name}{}", on(tower));
             for tower in layout.of(index) {
-                add(load(tower), tower, Vec::new(), 0, Work::Load { tower });
+                add(load(tower), tower, Vec::new(), 0, Piece::Load { tower });
                 let after = (0..micro_batches).filter(|micro| layout.tower(index, *micro) == tower);
                 let after = after.map(|micro| backward(name, micro)).chain([load(tower)]).collect();
                 let gradients = format!("gradients of {name}{}", on(tower));
-                add(gradients, tower, after, 2 * micro_batches, Work::Gradients { tower });
+                add(gradients, tower, after, 2 * micro_batches, Piece::Gradients { tower });
             }
             for micro in 0..micro_batches {
                 let (neighbour, tower) = (|of: &usize| &*plan.stages()[*of].name, layout.tower(index, micro));
                 let mut after: Vec<String> = stage.inputs.iter().map(|of| forward(neighbour(of), micro)).collect();
                 after.push(load(tower));
                 after.extend(layout.makes_way_for(index, micro).map(|earlier| backward(name, earlier)));
-                let piece = Work::Forward { stage: index, micro };
+                let piece = Piece::Forward { stage: index, micro };
                 add(forward(name, micro), tower, after, micro_batches + micro, piece);
                 let mut after: Vec<String> = stage.feeds.iter().map(|of| backward(neighbour(of), micro)).collect();
                 after.push(forward(name, micro));
-                add(backward(name, micro), tower, after, micro, Work::Backward { stage: index, micro });
+                add(backward(name, micro), tower, after, micro, Piece::Backward { stage: index, micro });
             }
         }
         let graph = Graph::new(nodes).expect("stages without circles make a step without circles");
-        Self { graph: Arc::new(graph), work }
+        Self { graph: Arc::new(graph), pieces }
     }
 
     pub(super) fn graph(&self) -> &Arc<Graph> {
         &self.graph
     }
 
-    pub(super) fn work(&self, node: NodeId) -> Work {
-        self.work[node.0]
+    pub(super) fn piece(&self, node: NodeId) -> Piece {
+        self.pieces[node.0]
     }
 }
 
@@ -95,8 +96,8 @@ mod tests {
     use super::super::layout::tests::{chain, on};
     use super::*;
 
-    /// What each lane does when every piece takes as long: `F1` for going on, `B1` for going back. Then how long that
-    /// takes, and how many micro-batches each tower holds at most.
+    /// Returns what each lane does if every piece takes equally long: `F1` for forward passes, `B1` for backward
+    /// passes. Also returns how long that takes, and how many micro-batches each tower holds at most.
     fn in_lockstep(lanes: &[&[usize]], micro_batches: usize) -> (Vec<String>, usize, Vec<usize>) {
         let layout = on(lanes);
         let schedule = Schedule::new(&chain(lanes.len()), &layout, micro_batches);
@@ -110,18 +111,18 @@ mod tests {
             let mut counts = false;
             for node in started {
                 let lane = &mut told[schedule.graph().nodes()[node.0].lane.0];
-                match schedule.work(node) {
-                    Work::Forward { stage, micro } => {
+                match schedule.piece(node) {
+                    Piece::Forward { stage, micro } => {
                         *lane += &format!("F{} ", micro + 1);
                         holds[layout.tower(stage, micro)] += 1;
                         counts = true;
                     }
-                    Work::Backward { stage, micro } => {
+                    Piece::Backward { stage, micro } => {
                         *lane += &format!("B{} ", micro + 1);
                         holds[layout.tower(stage, micro)] -= 1;
                         counts = true;
                     }
-                    Work::Load { .. } | Work::Gradients { .. } => {}
+                    Piece::Load { .. } | Piece::Gradients { .. } => {}
                 }
                 executor.complete(node);
             }
@@ -135,7 +136,7 @@ mod tests {
     fn stages_go_on_and_back_in_turns() {
         let (told, ticks, _) = in_lockstep(&[&[0], &[1]], 4);
         assert_eq!(told, ["F1 F2 B1 F3 B2 F4 B3 B4", "F1 B1 F2 B2 F3 B3 F4 B4"]);
-        // Each stage has eight pieces, and waits for the other at the beginning and at the end.
+        // Each stage has eight pieces, and waits for the other stage at the beginning and at the end.
         assert_eq!(ticks, 8 + 2);
         assert_eq!(in_lockstep(&[&[0], &[1]], 1).1, 4, "nothing overlaps");
     }
@@ -145,7 +146,7 @@ mod tests {
         let (told, ticks, most) = in_lockstep(&[&[0, 1], &[2]], 4);
         assert_eq!(told, ["F1 F3 B1 B3", "F2 F4 B2 B4", "F1 B1 F2 B2 F3 B3 F4 B4"]);
         assert_eq!((ticks, most), (10, vec![2, 2, 1]));
-        // With as many for both, twice as many devices take half as long.
+        // With the same number of pieces for both, twice as many devices take half as long.
         assert_eq!(in_lockstep(&[&[0, 1], &[2, 3]], 8).1, in_lockstep(&[&[0], &[1]], 4).1);
     }
 

@@ -1,4 +1,4 @@
-//! The batches of a placed model: each in micro-batches, and each of those in the parts that its stages are fed with.
+//! The batches of a placed model: each split into micro-batches, and each of those into the parts that feed its stages.
 
 use std::sync::{Arc, Mutex};
 
@@ -15,7 +15,7 @@ use crate::rows::RowParameters;
 use crate::stages::{StagePlan, Staging};
 use crate::travel::Parcel;
 
-/// Makes batches, ahead of time.
+/// Makes batches ahead of time.
 pub(super) struct Source<M: Model> {
     pub(super) model: Arc<M>,
     pub(super) staging: Staging<M>,
@@ -25,20 +25,20 @@ pub(super) struct Source<M: Model> {
     pub(super) micro_batches: usize,
 }
 
-/// A part of a batch.
+/// A micro-batch: a part of a batch.
 pub(super) struct MicroBatch {
     pub(super) samples: usize,
     pub(super) rows: Vec<RowRequest>,
-    /// Of Burn's random numbers in the forward pass.
+    /// The seed of Burn's random numbers in the forward pass.
     pub(super) seed: u64,
-    /// What each stage gets of it, until it has it.
+    /// The input of each stage, until the stage takes it.
     pub(super) feeds: Vec<Mutex<Option<Parcel>>>,
 }
 
 impl<M: Model> Source<M> {
     fn micro_batch(&self, samples: &[usize], draw: Draw, index: usize) -> anyhow::Result<MicroBatch> {
         let mut random = StdRng::seed_from_u64(draw.seed(self.seed, Purpose::Batch, index));
-        // Stages have devices of their own, and get it in memory.
+        // Each stage has its own device, and gets its input in host memory.
         let batch = self.model.batch(samples, &Device::flex(), &mut random)?;
         let rows = self.by_rows.requests(self.model.rows(&batch));
         let feeds = self.staging.feeds(&self.model, batch, &self.plan)?;

@@ -1,4 +1,4 @@
-//! One step of a placed model: what its pieces do, and what they hand each other.
+//! One step of a placed model: what its pieces do, and what they pass to each other.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -11,16 +11,16 @@ use super::host::{StageForward, StageHost, StageResult, StageRows, StageStart};
 use super::lanes::Working;
 use super::layout::Layout;
 use super::remote_stage::Lost;
-use super::schedule::{Schedule, Work};
+use super::schedule::{Piece, Schedule};
 use super::source::MicroBatch;
 use crate::replica::remote::CrewError;
 use crate::stages::StagePlan;
 use crate::threads;
 
-/// One for each tower.
+/// The hosts, one per tower.
 pub(super) type Hosts = Arc<Vec<Mutex<Box<dyn StageHost>>>>;
 
-/// The model's stages, where they are, and who computes them.
+/// The model's stages, where they are, and what computes them.
 #[derive(Clone)]
 pub(super) struct Divided {
     pub(super) plan: Arc<StagePlan>,
@@ -35,10 +35,10 @@ pub(super) struct Step {
     /// By tower.
     starts: Vec<Mutex<Option<StageStart>>>,
     micro_batches: Arc<Vec<MicroBatch>>,
-    /// The joined worker of each tower that is computed elsewhere. If there are any, the step may have to be repeated, and
-    /// nothing of its batch is given away.
+    /// The joined worker of each tower that is computed elsewhere. If there are any, the step may have to be repeated,
+    /// so its batch is cloned instead of moved.
     elsewhere: Vec<Option<String>>,
-    /// How much the loss of each micro-batch counts.
+    /// The weight of each micro-batch's loss.
     weights: Vec<f32>,
     /// By stage and micro-batch.
     slots: Vec<Vec<Mutex<Slot>>>,
@@ -46,28 +46,28 @@ pub(super) struct Step {
     results: Vec<Mutex<Option<StageResult>>>,
 }
 
-/// What is known of a micro-batch in a stage.
+/// The state of a micro-batch in a stage.
 #[derive(Default)]
 struct Slot {
     outputs: Vec<TensorData>,
-    /// How many outputs there are, and how many stages have yet to get them.
+    /// The number of outputs, and the number of stages that have yet to take them.
     count: usize,
     awaited_by: usize,
-    /// From each stage that it feeds, the gradients of the outputs. They are added up in the order of those stages.
+    /// The gradients of the outputs from each stage that they feed. They are added up in the order of those stages.
     gradients: Vec<Vec<Option<TensorData>>>,
     loss: f32,
 }
 
-/// A step ends with its loss if that is not finite: whoever went back from there would be blamed for its gradients.
+/// Ends a step whose loss is not finite: otherwise the backward pass would be blamed for its gradients.
 #[derive(Debug, thiserror::Error)]
 #[error("the loss is {0}")]
 pub(super) struct LossNotFinite(pub(super) f32);
 
-/// What has come of a step.
+/// The result of a step.
 pub(super) struct Computed {
-    /// The losses of the micro-batches, each by its weight.
+    /// The weighted sum of the losses of the micro-batches.
     pub(super) loss: f32,
-    /// By tower: what has come of its micro-batches, and which part of the samples those have.
+    /// By tower: the result of its micro-batches, and the fraction of the samples that they contain.
     pub(super) results: Vec<(StageResult, f32)>,
 }
 
@@ -98,7 +98,7 @@ impl Step {
         }
     }
 
-    /// What has come of it, when all of it is done.
+    /// Returns the result of the step once all of it is done.
     pub(super) fn computed(&self) -> Computed {
         let Divided { plan, layout, .. } = &self.divided;
         let last = &self.slots[plan.last()];
@@ -132,12 +132,12 @@ impl Step {
             feed,
             inputs,
             rows: rows_of(&planned.parameters, &part.rows).into_iter().map(|rows| rows.rows).collect(),
-            // The numbers of the first are those of a network in one piece; the others have numbers of their own.
+            // The first stage uses the same seed as an undivided network; the others use seeds of their own.
             seed: if stage == 0 { part.seed } else { crate::randomness::mix(part.seed ^ stage as u64) },
         };
         let outputs = threads::caught("computing", || self.host(stage, micro).forward(micro, input));
         let outputs = outputs.map_err(|error: anyhow::Error| match foreign.is_empty() {
-            // What was put out elsewhere is not checked, and this may come of it.
+            // Outputs computed elsewhere are not checked, and may be the cause of this failure.
             false if !error.is::<Lost>() && !error.is::<CrewError>() => error.context(foreign.join(" and ")),
             _ => error,
         })?;
@@ -156,12 +156,12 @@ impl Step {
         Ok(())
     }
 
-    /// Who computes a micro-batch in a stage.
+    /// Returns the host that computes a micro-batch in a stage.
     fn host(&self, stage: usize, micro: usize) -> MutexGuard<'_, Box<dyn StageHost>> {
         locked(&self.divided.hosts[self.divided.layout.tower(stage, micro)])
     }
 
-    /// What a stage has put out. The last to ask gets it without a copy.
+    /// Returns the outputs of a stage. The last stage to ask gets them without a copy.
     fn outputs(&self, stage: usize, micro: usize) -> Vec<TensorData> {
         let mut slot = locked(&self.slots[stage][micro]);
         slot.awaited_by -= 1;
@@ -191,14 +191,14 @@ impl Step {
 
 impl Working for Step {
     fn run(&self, node: NodeId) -> anyhow::Result<()> {
-        match self.schedule.work(node) {
-            Work::Load { tower } => {
+        match self.schedule.piece(node) {
+            Piece::Load { tower } => {
                 let start = locked(&self.starts[tower]).take().context("a stage gets its values once")?;
                 locked(&self.divided.hosts[tower]).begin(start)
             }
-            Work::Forward { stage, micro } => self.forward(stage, micro),
-            Work::Backward { stage, micro } => self.backward(stage, micro),
-            Work::Gradients { tower } => {
+            Piece::Forward { stage, micro } => self.forward(stage, micro),
+            Piece::Backward { stage, micro } => self.backward(stage, micro),
+            Piece::Gradients { tower } => {
                 let result = locked(&self.divided.hosts[tower]).finish()?;
                 *locked(&self.results[tower]) = Some(result);
                 Ok(())
@@ -207,7 +207,7 @@ impl Working for Step {
     }
 }
 
-/// Those of the rows that are of a stage's parameters.
+/// Selects the rows that belong to a stage's parameters.
 pub(super) fn rows_of(parameters: &[usize], rows: &[RowRequest]) -> Vec<StageRows> {
     let own = rows.iter().filter_map(|request| {
         let parameter = parameters.binary_search(&(request.parameter.0 as usize)).ok()?;
@@ -233,7 +233,7 @@ fn filled(like: &TensorData, value: f32) -> TensorData {
     TensorData::new(vec![value; like.num_elements()], like.shape().clone())
 }
 
-/// The gradients of so many outputs, from all who used them.
+/// Sums the gradients of `count` outputs over all stages that used them.
 fn summed(parts: Vec<Vec<Option<TensorData>>>, count: usize) -> anyhow::Result<Vec<Option<TensorData>>> {
     let mut sums: Vec<Option<TensorData>> = vec![None; count];
     for part in parts {

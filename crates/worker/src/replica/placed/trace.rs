@@ -1,5 +1,5 @@
-//! When each device did what: a trace of the first steps for Chrome's tracing page or Perfetto, and how busy each device
-//! was over all of them.
+//! A timeline of what each device did in the first steps, for Chrome's tracing page or Perfetto, and the load of each
+//! device over all steps.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -10,10 +10,10 @@ use windlass_core::executor::Graph;
 use super::lanes::Ran;
 use super::step::locked;
 
-/// Steps in a trace: enough to see the schedule, and few enough for any number of stages.
+/// The number of traced steps: enough to see the schedule, and few enough for any number of stages.
 pub const TRACED_STEPS: usize = 20;
 
-/// What has been traced so far, for whoever writes it to a file.
+/// What has been traced so far, to be written to a file by the owner.
 #[derive(Clone, Default)]
 pub struct Trace(Arc<Mutex<Traced>>);
 
@@ -21,13 +21,13 @@ pub struct Trace(Arc<Mutex<Traced>>);
 struct Traced {
     began: Option<Instant>,
     steps: usize,
-    /// The lanes' names, in their order.
+    /// The names of the lanes, in order.
     lanes: Vec<String>,
     events: Vec<Value>,
 }
 
 impl Trace {
-    /// As a JSON object of the trace event format; `None` if there has been no step.
+    /// Returns the trace as a JSON object of the trace event format; `None` if there has been no step.
     pub fn to_json(&self) -> Option<String> {
         let traced = locked(&self.0);
         traced.began?;
@@ -64,7 +64,7 @@ impl Trace {
     }
 }
 
-/// How long each lane has worked, and how long steps took.
+/// The busy time of each lane, and the total time of the steps.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Usage {
     busy: Vec<Duration>,
@@ -83,7 +83,7 @@ impl Usage {
         self.steps += took;
     }
 
-    /// Of the time that steps took, the part in which a lane worked.
+    /// Returns the fraction of the step time in which a lane was busy.
     pub(super) fn busy(&self, lane: usize) -> f64 {
         let steps = self.steps.as_secs_f64();
         if steps > 0.0 { (self.busy[lane].as_secs_f64() / steps).min(1.0) } else { 0.0 }

@@ -24,7 +24,7 @@ pub struct StageWorker {
 }
 
 impl StageWorker {
-    /// These stages of a model, each on its device.
+    /// Makes these stages of a model, each on its device.
     pub fn of<M: Model>(model: M, stages: &[(String, Device)], seed: u64) -> Result<Self, PlaceError> {
         let staging = M::staging().ok_or(PlaceError::Whole { model: M::NAME })?;
         let model = Arc::new(model);
@@ -46,7 +46,7 @@ impl StageWorker {
         Ok(Self { table, own, hosts })
     }
 
-    /// What the gradients of its stages take, if each is on one device.
+    /// Returns the memory that the gradients of its stages take, if each is on one device.
     pub(crate) fn gradient_bytes(&self) -> u64 {
         gradient_bytes(&self.own)
     }

@@ -1,4 +1,4 @@
-//! What is counted of a joined worker, for whoever looks at the run. Nothing is decided by it.
+//! Statistics of a joined worker, shown to observers of the run. Nothing is decided by them.
 
 use std::time::{Duration, Instant};
 
@@ -8,23 +8,23 @@ use windlass_wire::compute::Heard;
 use super::seat::Seat;
 use crate::joined::protocol::PING_EVERY;
 
-/// Traffic between a client and one of its workers.
+/// The traffic, work and waiting times of one joined worker, as its client measures them.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     /// When it first joined.
     first_joined: Option<Instant>,
     /// When it was last heard from.
     heard: Option<Instant>,
-    /// Since when it has been asked for something that it has not answered.
+    /// Since when it has owed an answer to a request.
     asked_since: Option<Instant>,
     /// Since when its client has been waiting for it to join.
     awaited_since: Option<Instant>,
     pub(super) steps: u64,
     samples: u64,
-    /// Time in which it was asked for something. Outages are no part of it.
+    /// Time in which a request to it was pending. Outages do not count.
     asked: Duration,
-    /// Time in which it computed: by its own clock if it computes all of the model. A stage does not measure its pieces,
-    /// so their time, transfer included, is that of the client's clock.
+    /// Time in which it computed: by its own clock if it computes the whole model. Stages do not measure their pieces,
+    /// so their time is measured by the client's clock and includes the transfer.
     computed: Duration,
     sent: u64,
     received: u64,
@@ -50,13 +50,13 @@ impl Counts {
         self.awaited_since = None;
     }
 
-    /// It is asked for something with a message of this size.
+    /// Records a request to the worker with a message of this size.
     pub(super) fn asks(&mut self, bytes: u64) {
         self.sent += bytes;
         self.asked_since = Some(Instant::now());
     }
 
-    /// Something has come of what it was asked, or nothing will.
+    /// Records that the worker was heard from, or that the request has failed.
     pub(super) fn heard(&mut self, heard: Heard) {
         if heard != Heard::Failed {
             self.hears();
@@ -68,15 +68,15 @@ impl Counts {
         }
     }
 
-    /// It has answered with a message of this size.
+    /// Records an answer with a message of this size.
     pub(super) fn answered(&mut self, bytes: u64) {
         self.received += bytes;
     }
 
-    /// It has computed its share of a step.
+    /// Records that the worker has computed its share of a step.
     pub(super) fn computed(&mut self, samples: usize, took: Duration) {
         self.samples += samples as u64;
-        // It is what the worker says.
+        // The worker reports this time, so it may be absurdly long.
         self.computed = self.computed.saturating_add(took);
     }
 
@@ -84,7 +84,7 @@ impl Counts {
         self.usage = Some(usage);
     }
 
-    /// Bytes that went there and that came from there.
+    /// Returns the bytes sent to the worker and received from it.
     pub(super) fn traffic(&self) -> (u64, u64) {
         (self.sent, self.received)
     }
@@ -101,7 +101,7 @@ impl Counts {
             address: seat.address.clone(),
             stages: seat.stages.clone(),
             has_joined: self.first_joined.is_some(),
-            // One that has answered is not asked again before the others have, too.
+            // A worker that has answered is not asked again until the others have answered, too.
             silent: if awaited.is_none() && seat.is_computing() { silent.min(PING_EVERY) } else { silent },
             awaited,
             steps: self.steps,

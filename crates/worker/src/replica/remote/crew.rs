@@ -1,43 +1,33 @@
-//! The joined workers of a run. Every share of a step is computed by one that lives; one that is lost is called again and
-//! again, and used again when it is back.
+//! The joined workers of a run. A lost worker is called repeatedly, and used again when it is back. What they are asked
+//! for is in `split`, if a batch is split among them, and in `pieces`, if the model is divided.
 
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
+use std::time::Duration;
 
-use anyhow::{Context, anyhow};
 use windlass_core::lifecycle::{Outcome, exit_code};
-use windlass_core::parameter::ParameterTable;
 use windlass_instruments::{Site, Sites};
-use windlass_wire::compute::{self, ComputeError, Limits, Reply, Request, Section, Tensor};
+use windlass_wire::compute::Section;
 
 use super::CrewError;
 use super::keeping::Shared;
-use super::seat::{Link, Pace, Seat, SeatState};
-use super::share::{Prepared, Share, Values, accepted, not_finite};
-use crate::buffer::TensorBuffer;
-use crate::joined::protocol::{
-    Answer, Ask, Assignment, PING_EVERY, SIGN_OF_LIFE, answer_limits, read, request_limits, written,
-};
-use crate::replica::StepResult;
+use super::seat::{Pace, Seat, SeatState};
+use crate::joined::protocol::{Assignment, SIGN_OF_LIFE};
 use crate::summary::JoinedSummary;
 
-/// How often, for each worker, whoever computes a share may be lost with it. Not all of that can be chance.
-const MOST_LOSSES: usize = 5;
-
-/// The least that counts as silence: a worker that computes says so every second, if all goes well.
+/// The lower limit of [`CrewConfig::silence`]: a worker that computes reports every second, if all goes well.
 pub(super) const LEAST_SILENCE: Duration = SIGN_OF_LIFE.saturating_mul(3);
 
-/// What a crew is told.
+/// The configuration of a crew.
 #[derive(Debug, Clone)]
 pub struct CrewConfig {
-    /// Where its workers listen.
+    /// The addresses of the workers.
     pub addresses: Vec<String>,
     /// What they are to compute.
     pub assignment: Assignment,
-    /// A worker that says nothing for so long, and for three seconds at least, while it is asked something is lost.
+    /// A worker that is silent for this long while a request is pending is lost. At least three seconds.
     pub silence: Duration,
-    /// How long to wait for workers if there is none.
+    /// How long to wait for absent workers before giving up.
     pub peer_timeout: Duration,
 }
 
@@ -46,15 +36,8 @@ pub struct Crew {
     pub(super) shared: Arc<Shared>,
 }
 
-/// A share that is to be computed, preferably by this worker, with the rows that it needs.
-pub(crate) struct Job<'a> {
-    pub(crate) preferred: usize,
-    pub(crate) share: &'a Share,
-    pub(crate) rows: Vec<TensorBuffer>,
-}
-
 impl Crew {
-    /// Begins to call the workers.
+    /// Starts calling the workers.
     pub fn call(config: CrewConfig) -> std::io::Result<Self> {
         let config = CrewConfig { silence: config.silence.max(LEAST_SILENCE), ..config };
         let addresses = config.addresses.iter().cloned();
@@ -73,35 +56,41 @@ impl Crew {
         Ok(Self { shared })
     }
 
-    /// How many workers it has.
+    /// The number of workers.
     pub fn len(&self) -> usize {
         self.shared.seats.len()
     }
 
-    /// Whether it has none.
+    /// Whether there are no workers.
     pub fn is_empty(&self) -> bool {
         self.shared.seats.is_empty()
     }
 
-    /// Waits until every worker has joined that has something to compute.
+    /// Waits until every worker that has something to compute has joined.
     pub fn gather(&self, is_stopped: &dyn Fn() -> bool) -> Result<(), CrewError> {
         self.shared.wait(is_stopped, |absent| absent.is_empty())?;
         self.shared.begin();
         Ok(())
     }
 
-    /// How much a worker can be given. It never waits.
+    /// How much work a worker can be given. Never waits.
     pub(crate) fn pace(&self, seat: usize) -> Pace {
         self.shared.seats[seat].pace()
     }
 
-    /// The devices that a worker computes on, if it is there.
-    pub(crate) fn devices(&self, seat: usize) -> Vec<String> {
-        let state = self.shared.seats[seat].lock();
-        state.link.as_ref().map(|link| link.capacity.devices.clone()).unwrap_or_default()
+    /// Whether a worker is present, as far as that is known without waiting.
+    pub(crate) fn is_present(&self, seat: usize) -> bool {
+        self.shared.seats[seat].is_present()
     }
 
-    /// What each worker has done in the end. It never waits.
+    /// The devices that a worker computes on, if it is present.
+    pub(crate) fn devices(&self, seat: usize, is_stopped: &dyn Fn() -> bool) -> Vec<String> {
+        let state = self.shared.seats[seat].lock_until(is_stopped);
+        let devices = |state: &SeatState| state.link.as_ref().map(|link| link.capacity.devices.clone());
+        state.and_then(|state| devices(&state)).unwrap_or_default()
+    }
+
+    /// What each worker has done, for the final summary. Never waits.
     pub fn tally(&self) -> Vec<JoinedSummary> {
         let told = |seat: &Seat| {
             let counts = seat.counts();
@@ -112,248 +101,29 @@ impl Crew {
         self.shared.seats.iter().map(told).collect()
     }
 
-    /// What whoever looks at the run is told of a worker. It never waits.
+    /// The status of a worker, as shown to observers of the run. Never waits.
     pub(crate) fn site(&self, seat: usize) -> Site {
         self.shared.seats[seat].site()
     }
 
-    /// The same of all that have something to compute, whenever it is asked for.
+    /// Returns a function for the current status of all workers that have something to compute.
     pub fn sites(&self) -> Sites {
         let shared = self.shared.clone();
         Arc::new(move || shared.seats.iter().filter(|seat| seat.is_needed).map(Seat::site).collect())
     }
 
-    /// Computes all of these, each on a worker that lives.
-    pub(crate) fn compute(
-        &self,
-        table: &ParameterTable,
-        values: &Values,
-        jobs: &[Job<'_>],
-        is_stopped: &dyn Fn() -> bool,
-    ) -> anyhow::Result<Vec<StepResult>> {
-        let mut results: Vec<Option<StepResult>> = jobs.iter().map(|_| None).collect();
-        let mut losses = vec![0; jobs.len()];
-        while results.iter().any(Option::is_none) {
-            let open: Vec<usize> = (0..jobs.len()).filter(|job| results[*job].is_none()).collect();
-            let changes = self.shared.changes();
-            let (mut hands, others_compute) = self.hands(jobs, &open);
-            if hands.is_empty() {
-                match others_compute {
-                    true if is_stopped() => return Err(CrewError::Interrupted.into()),
-                    true => self.shared.await_change(changes),
-                    false => self.shared.wait(is_stopped, |absent| absent.len() < self.len())?,
-                }
-                continue;
-            }
-            let replies = self.asked(table, values, jobs, &mut hands, is_stopped)?;
-            for (hand, reply) in hands.iter_mut().zip(&replies) {
-                if matches!(reply, Err(ComputeError::Stopped)) {
-                    // Whoever uses it next would take that answer for its own.
-                    hand.state.link.iter_mut().for_each(|link| link.owes = true);
-                }
-            }
-            for (hand, reply) in hands.iter_mut().zip(replies) {
-                let (seat, share) = (&self.shared.seats[hand.seat], jobs[hand.job].share);
-                match self.judged(seat, table, share, reply) {
-                    Ok((result, micros)) => {
-                        if let Some(what) = not_finite(table, &result) {
-                            return Err(CrewError::NotFinite { worker: seat.to_string(), what }.into());
-                        }
-                        let mut counts = seat.counts();
-                        counts.steps += 1;
-                        counts.computed(share.samples, Duration::from_micros(micros));
-                        drop(counts);
-                        seat.measured(share.samples, micros);
-                        results[hand.job] = Some(result);
-                    }
-                    Err(Trouble::Model(reason)) => return Err(anyhow!("{seat}: {reason}")),
-                    Err(Trouble::Stopped) => return Err(CrewError::Interrupted.into()),
-                    Err(Trouble::Worker(reason)) => {
-                        self.shared.lost(seat, &mut hand.state, reason.clone());
-                        losses[hand.job] += 1;
-                        if losses[hand.job] == MOST_LOSSES * self.len() {
-                            let times = losses[hand.job];
-                            let why =
-                                format!("the same share was lost {times} times, the last time with {seat}: {reason}");
-                            return Err(CrewError::Unreliable(why).into());
-                        }
-                    }
-                }
-            }
-            drop(hands);
-            self.shared.note_change();
-        }
-        Ok(results.into_iter().flatten().collect())
-    }
-
-    /// How often a worker has joined, if it is there.
-    pub(crate) fn joined(&self, seat: usize) -> Option<u64> {
-        let seat = &self.shared.seats[seat];
-        let state = seat.lock();
-        state.is_ready().then(|| seat.joined())
-    }
-
-    /// Notes that a worker has had its part in a step.
-    pub(crate) fn count_step(&self, seat: usize) {
-        self.shared.seats[seat].counts().steps += 1;
-    }
-
-    /// What a worker is called.
+    /// The name of a worker.
     pub(crate) fn name(&self, seat: usize) -> String {
         self.shared.seats[seat].to_string()
     }
 
-    /// Asks one worker something that no other can answer, because it is about what this one has been told since it joined
-    /// for this time. The limits are those of the question and of the answer.
-    pub(crate) fn ask(
-        &self,
-        (seat, joined): (usize, u64),
-        (head, sections): (Vec<u8>, Vec<Section<'_>>),
-        limits: Limits,
-        is_stopped: &dyn Fn() -> bool,
-    ) -> Result<(Answer, Vec<Tensor>), Trouble> {
-        let seat = &self.shared.seats[seat];
-        let mut state = seat.lock();
-        let why = state.why.clone();
-        let is_same = seat.joined() == joined;
-        let link = state.link.as_mut().filter(|link| is_same && !link.owes);
-        let Some(link) = link else {
-            return Err(Trouble::Worker(if is_same { why } else { "it has rejoined".to_owned() }));
-        };
-        limits.check(&head, &sections).map_err(|error| Trouble::Model(format!("it cannot be asked: {error}")))?;
-        link.spoken = Instant::now();
-        seat.counts().asks(size(&head, &sections));
-        let (began, heard) = (Instant::now(), |_, heard| seat.counts().heard(heard));
-        let request = Request { connection: &mut link.connection, head, sections, limits };
-        let reply = compute::exchange(vec![request], self.shared.waiting(is_stopped, &heard, None)).pop();
-        // What is asked for piece by piece is not measured there.
-        seat.counts().computed(0, began.elapsed());
-        let answered = match reply {
-            Some(Ok(message)) => {
-                seat.counts().answered(message.size());
-                read(&message.head).map(|answer| (answer, message.sections)).map_err(|it| it.to_string())
-            }
-            Some(Err(ComputeError::Stopped)) | None => {
-                link.owes = true;
-                return Err(Trouble::Stopped);
-            }
-            Some(Err(error)) => Err(error.to_string()),
-        };
-        match answered {
-            Ok((Answer::Failed { reason }, _)) => Err(Trouble::Model(reason)),
-            Ok((Answer::Staged(mut answer), tensors)) => {
-                answer.usage.take().into_iter().for_each(|usage| seat.counts().uses(*usage));
-                Ok((Answer::Staged(answer), tensors))
-            }
-            Ok(answered) => Ok(answered),
-            Err(why) => {
-                self.shared.lost(seat, &mut state, why.clone());
-                Err(Trouble::Worker(why))
-            }
-        }
-    }
-
-    /// Who computes what next: each living worker one share at the most, its own if that is among them and the worker
-    /// does not compute for another replica of this process. And whether there are workers that do: they are waited for
-    /// only if nobody else is there.
-    fn hands<'a>(&'a self, jobs: &[Job<'_>], open: &[usize]) -> (Vec<Hand<'a>>, bool) {
-        let mut hands: Vec<Hand<'a>> = Vec::new();
-        let mut others: Vec<usize> = Vec::new();
-        let mut others_compute = false;
-        let seats = &self.shared.seats;
-        let mut hand = |seat: usize, job: usize, state: Option<MutexGuard<'a, SeatState>>| {
-            others_compute |= state.is_none();
-            let state = state.filter(|state| state.is_ready())?;
-            Some(Hand::new(&seats[seat], (seat, job), state))
-        };
-        for job in open {
-            let preferred = jobs[*job].preferred;
-            match hand(preferred, *job, seats[preferred].lock_unless_computing()) {
-                Some(hand) => hands.push(hand),
-                None => others.push(*job),
-            }
-        }
-        for job in others {
-            // Beginning behind its own, so that those of several are not all computed by the first.
-            let after = (1..self.len()).map(|step| (jobs[job].preferred + step) % self.len());
-            let mut free = after.filter(|seat| hands.iter().all(|hand| hand.seat != *seat));
-            let found = free.find_map(|seat| hand(seat, job, seats[seat].try_lock()));
-            hands.extend(found);
-        }
-        (hands, others_compute)
-    }
-
-    /// Asks all of them at once.
-    fn asked(
-        &self,
-        table: &ParameterTable,
-        values: &Values,
-        jobs: &[Job<'_>],
-        hands: &mut [Hand<'_>],
-        is_stopped: &dyn Fn() -> bool,
-    ) -> anyhow::Result<Vec<Reply>> {
-        let limits = answer_limits(table);
-        let mut links: Vec<(&mut Link, usize, &Seat)> = hands
-            .iter_mut()
-            .filter_map(|hand| Some((hand.state.link.as_mut()?, hand.job, &self.shared.seats[hand.seat])))
-            .collect();
-        let seats: Vec<&Seat> = links.iter().map(|(_, _, seat)| *seat).collect();
-        let prepared: Vec<Prepared<'_>> = links
-            .iter_mut()
-            .map(|(link, job, _)| Prepared::new(values, &jobs[*job].rows, jobs[*job].share, &mut link.has))
-            .collect();
-        let lengths: Vec<Vec<[usize; 1]>> = prepared.iter().map(Prepared::lengths).collect();
-        let requests =
-            links.into_iter().zip(&prepared).zip(&lengths).map(|(((link, job, seat), prepared), lengths)| {
-                link.spoken = Instant::now();
-                let (head, sections) = (prepared.head.clone(), prepared.sections(lengths));
-                let samples = jobs[job].share.samples;
-                let fits = request_limits(table).check(&head, &sections);
-                fits.with_context(|| {
-                    format!("a share of {samples} samples is too large, use a smaller --batch-size or more workers")
-                })?;
-                seat.counts().asks(size(&head, &sections));
-                Ok(Request { connection: &mut link.connection, head, sections, limits })
-            });
-        let requests = requests.collect::<anyhow::Result<Vec<_>>>()?;
-        let (wait, heard) = (written(&Ask::Wait), |index: usize, heard| seats[index].counts().heard(heard));
-        let replies = compute::exchange(requests, self.shared.waiting(is_stopped, &heard, Some((&wait, PING_EVERY))));
-        for (seat, reply) in seats.iter().zip(&replies) {
-            reply.iter().for_each(|message| seat.counts().answered(message.size()));
-        }
-        Ok(replies)
-    }
-
-    fn judged(
-        &self,
-        seat: &Seat,
-        table: &ParameterTable,
-        share: &Share,
-        reply: Reply,
-    ) -> Result<(StepResult, u64), Trouble> {
-        let message = reply.map_err(|error| match error {
-            ComputeError::Stopped => Trouble::Stopped,
-            error => Trouble::Worker(error.to_string()),
-        })?;
-        match read(&message.head) {
-            Ok(Answer::Stepped(mut answer)) => {
-                answer.usage.take().into_iter().for_each(|usage| seat.counts().uses(*usage));
-                let result = accepted(table, share, &answer, message.sections).map_err(Trouble::Worker)?;
-                Ok((result, answer.micros))
-            }
-            Ok(Answer::Failed { reason }) => Err(Trouble::Model(reason)),
-            Ok(_) => Err(Trouble::Worker("it did not answer what it was asked".to_owned())),
-            Err(error) => Err(Trouble::Worker(error.to_string())),
-        }
-    }
-
     /// Tells the workers that the run is over, and how it ended.
     pub fn leave(&self, outcome: &Outcome) {
-        // Whoever calls it when the run is over already has nothing new to tell.
+        // A second call has nothing new to tell, since the run is already over.
         let is_first = self.shared.outcome.set(outcome.clone()).is_ok();
         let outcome = self.shared.outcome.get().unwrap_or(outcome);
         for seat in &self.shared.seats {
-            // Whoever computes for a replica that still waits hears it when the connection closes.
+            // A worker that is still computing for a waiting replica learns of it when the connection closes.
             if let Some(link) = seat.lock_unless_computing().and_then(|mut state| state.link.take()) {
                 link.leave(outcome);
             }
@@ -370,36 +140,16 @@ impl Drop for Crew {
     }
 }
 
-fn size(head: &[u8], sections: &[Section<'_>]) -> u64 {
-    head.len() as u64 + sections.iter().map(Section::size).sum::<u64>()
-}
-
-/// A worker with something to compute.
-struct Hand<'a> {
-    seat: usize,
-    job: usize,
-    state: MutexGuard<'a, SeatState>,
-    at: &'a Seat,
-}
-
-impl<'a> Hand<'a> {
-    fn new(at: &'a Seat, (seat, job): (usize, usize), state: MutexGuard<'a, SeatState>) -> Self {
-        at.set_computing(true);
-        Self { seat, job, state, at }
-    }
-}
-
-impl Drop for Hand<'_> {
-    fn drop(&mut self) {
-        self.at.set_computing(false);
-    }
-}
-
-/// Why a share was not computed.
-pub(crate) enum Trouble {
-    /// The worker is not what it should be.
+/// Why a worker has not computed what it was asked for.
+pub(crate) enum AskError {
+    /// The worker is at fault or has been lost.
     Worker(String),
-    /// The model could not compute it, and could not elsewhere.
+    /// The model could not compute it, and would fail elsewhere, too.
     Model(String),
     Stopped,
+}
+
+/// The size of a message.
+pub(super) fn size(head: &[u8], sections: &[Section<'_>]) -> u64 {
+    head.len() as u64 + sections.iter().map(Section::size).sum::<u64>()
 }

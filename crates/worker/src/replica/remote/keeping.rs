@@ -1,4 +1,4 @@
-//! The seats of a crew: a thread at each sees to it that its worker is there, and calls it when it is not.
+//! The seats of a crew. Each has a thread that checks that its worker is present and calls it when it is not.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
@@ -15,24 +15,24 @@ use super::seat::{Absence, Link, Seat, SeatState};
 use crate::event::NOTICE;
 use crate::joined::protocol::{PING_EVERY, is_answer};
 
-/// Between two calls to a worker that is not there.
+/// The range of pauses between calls to an absent worker.
 const CALL_AGAIN: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
-/// Before the next call to a worker that will not compute this run. Another may be started in its place.
+/// The pause before calling a worker again that has refused this run. Another may be started in its place.
 const REFUSED_AGAIN: Duration = Duration::from_secs(15);
 /// How often to check that workers are present.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// How soon a wait sees that it is over.
+/// How often a wait checks whether it is over.
 const CHECK_EVERY: Duration = Duration::from_millis(50);
 
-/// The seats of a crew, and whoever keeps workers at them.
+/// The seats of a crew, shared with the threads that keep workers at them.
 pub(super) struct Shared {
     pub(super) config: CrewConfig,
     pub(super) seats: Vec<Seat>,
     /// How the run has ended, once it is over.
     pub(super) outcome: OnceLock<Outcome>,
-    /// Whether all workers have been there at the same time.
+    /// Whether all needed workers have been present at the same time.
     pub(super) has_begun: AtomicBool,
-    /// Counts comings and goings, and shares that were computed, for whoever waits for one.
+    /// Counts joins, losses and computed shares. Waiting threads watch it.
     pub(super) changes: Mutex<u64>,
     pub(super) changed: Condvar,
 }
@@ -72,7 +72,7 @@ impl Shared {
         }
     }
 
-    /// The run begins: workers that it does not need are called as well, and each will hear how it ends.
+    /// Begins the run: workers that it does not need are called as well, so that each learns how the run ends.
     pub(super) fn begin(&self) {
         if !self.has_begun() {
             self.seats.iter().filter(|seat| !seat.is_needed).for_each(|seat| seat.set_being_assigned(true));
@@ -81,7 +81,7 @@ impl Shared {
         }
     }
 
-    /// Waits for calls under way, so that their workers hear how the run has ended. The outcome is known.
+    /// Waits for calls in progress, so that their workers learn how the run has ended. The outcome must be set.
     pub(super) fn end_calls(&self) {
         let began = Instant::now();
         while self.seats.iter().any(Seat::is_being_assigned) && began.elapsed() < PING_EVERY {
@@ -100,7 +100,8 @@ impl Shared {
     }
 
     /// Whether a worker is left to others while an earlier one that the run needs computes for another client. All
-    /// clients take workers in the order of their addresses, so no two of them each have what the other waits for.
+    /// clients take workers in the order of their addresses, so no two clients each hold a worker that the other waits
+    /// for.
     fn gives_way(&self, seat: &Seat) -> bool {
         let is_before = |other: &Seat| (&other.address, other.index) < (&seat.address, seat.index);
         let is_earlier = |other: &&Seat| other.is_needed && is_before(other);
@@ -108,7 +109,7 @@ impl Shared {
         !self.has_begun() && earlier.any(|other| other.is_taken.load(Ordering::Relaxed))
     }
 
-    /// Leaves a worker to others, as if it had never come.
+    /// Releases a worker to other clients, as if it had never joined.
     fn let_go(&self, seat: &Seat) {
         let Some(mut state) = seat.try_lock() else { return };
         if state.link.take().is_some() {
@@ -118,9 +119,9 @@ impl Shared {
         state.why = "released until the workers before it, by address, are free".to_owned();
     }
 
-    /// Whether a worker is at a seat, by its own word if it was not asked anything lately.
+    /// Whether a worker is at a seat. A worker that has not been asked anything for a while is pinged.
     fn is_there(&self, seat: &Seat) -> bool {
-        // Whoever holds it is computing.
+        // A locked seat is in use.
         let Some(mut state) = seat.try_lock() else { return true };
         let Some(link) = &mut state.link else { return false };
         match link.ping(self.config.silence, &|| self.is_over()) {
@@ -137,7 +138,7 @@ impl Shared {
 
     fn joined(&self, seat: &Seat, link: Link) {
         let mut state = seat.lock();
-        // Whoever ends the run has looked for its link already, or will when the state is free.
+        // The end of the run has already looked for its link, or will when the lock is free.
         if let Some(outcome) = self.outcome.get() {
             return link.leave(outcome);
         }
@@ -171,7 +172,7 @@ impl Shared {
         self.note_change();
     }
 
-    /// How an answer is waited for.
+    /// Returns how to wait for an answer.
     pub(super) fn waiting<'a>(
         &self,
         is_stopped: &'a dyn Fn() -> bool,
@@ -182,7 +183,7 @@ impl Shared {
         Waiting { patience: self.config.silence, is_answer, is_stopped, heard, meanwhile }
     }
 
-    /// Waits until `is_enough` of the empty seats whose workers are needed, and says whom it waits for.
+    /// Waits until `is_enough` accepts the list of needed workers that are absent. Logs which workers it waits for.
     pub(super) fn wait(
         &self,
         is_stopped: &dyn Fn() -> bool,
@@ -195,8 +196,8 @@ impl Shared {
             let (mut absent, mut names, mut is_sure) = (Vec::new(), Vec::new(), true);
             for seat in self.seats.iter().filter(|seat| seat.is_needed) {
                 let Some(state) = seat.try_lock() else {
-                    // Whoever computes there uses the worker that is there; any other holder releases it soon, unless
-                    // the worker does not answer.
+                    // A seat that computes has its worker; any other holder releases the lock soon, unless the worker
+                    // does not answer.
                     if !seat.is_computing() {
                         is_sure = false;
                         names.push(format!("{seat} (does not answer)"));
@@ -231,12 +232,12 @@ impl Shared {
         }
     }
 
-    /// How many changes there have been.
+    /// Returns the number of changes so far.
     pub(super) fn changes(&self) -> u64 {
         *self.changes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits a moment for a change after so many.
+    /// Waits briefly for a change after the first `before` ones.
     pub(super) fn await_change(&self, before: u64) {
         let changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         drop(self.changed.wait_timeout_while(changes, CHECK_EVERY, |changes| *changes == before));

@@ -1,4 +1,4 @@
-//! One joined worker as its client sees it: the connection, while there is one, and what the worker knows.
+//! One joined worker as its client sees it: the connection, while there is one, and the values that the worker has.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,53 +11,56 @@ use windlass_wire::compute::{self, ComputeError, Connection};
 
 use super::counts::Counts;
 use crate::joined::protocol::{
-    Answer, Ask, Assignment, Capacity, PING_EVERY, PlacedStages, answer_limits, is_answer, read, written,
+    Answer, Ask, Assignment, Capacity, PING_EVERY, PlacedStages, answer_limits, assignment_limits, is_answer, read,
+    written,
 };
 
 /// The most replicas that a worker can have.
 const MOST_TOWERS: usize = 256;
-/// Before it is tried again to have a seat that somebody holds for a moment.
+/// The pause before retrying a lock that is held only briefly.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
-/// How much a new measurement of a worker's speed counts.
+/// How long a share waits for a worker that is being pinged before another worker computes it.
+const BRIEFLY: Duration = Duration::from_millis(100);
+/// The weight of a new measurement of a worker's speed.
 const NEW: f64 = 0.2;
 
-/// One worker's place among all of a run.
+/// The place of one worker in a run.
 pub(super) struct Seat {
     pub(super) index: usize,
     pub(super) address: String,
-    /// The stages that it computes; none if it computes all of the model.
+    /// The stages that the worker computes; none if it computes the whole model.
     pub(super) stages: Vec<String>,
     /// Whether a step of this run needs the worker.
     pub(super) is_needed: bool,
-    /// Apart from the rest, which is held while the worker computes: batches are divided meanwhile.
+    /// Has its own lock, because the state is locked while the worker computes and batches are divided meanwhile.
     pace: Mutex<Pace>,
-    /// Whether the worker has last said that it computes for another client.
+    /// Whether the worker last answered that it is busy: it computes for another client, or is short of memory.
     pub(super) is_taken: AtomicBool,
-    /// How often a worker has come. It changes only while the state is held.
+    /// How many times the worker has joined. Changes only while the state is locked.
     joined: AtomicU64,
     /// Set while the worker has, or is about to get, an assignment but no link: the end of the run waits for it.
     is_being_assigned: Mutex<bool>,
-    /// Apart from the rest for the same reason: they are read whenever somebody looks at the run.
+    /// Has its own lock for the same reason: the counts are read whenever the run is observed.
     counts: Mutex<Counts>,
-    /// Whether it computes for a replica of this process, which then holds its state.
+    /// Whether the worker computes for a replica of this process, which then holds the lock on its state.
     is_computing: AtomicBool,
     state: Mutex<SeatState>,
 }
 
-/// How much a worker can be given.
+/// How much work a worker can be given.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pace {
-    /// Its replicas; one for a worker that has never come.
+    /// The number of its replicas; one if it has never joined.
     pub(crate) towers: usize,
-    /// Samples a second, as measured there.
+    /// Samples per second, as measured by the worker.
     pub(crate) speed: Option<f64>,
 }
 
-/// Who is there.
+/// The presence of a worker.
 #[derive(Default)]
 pub(super) struct SeatState {
     pub(super) link: Option<Link>,
-    /// Why nobody is.
+    /// Why the worker is absent.
     pub(super) why: String,
     /// Why the worker refuses, if it always will.
     pub(super) refused: Option<String>,
@@ -66,21 +69,21 @@ pub(super) struct SeatState {
 /// A worker that is ready.
 pub(super) struct Link {
     pub(super) connection: Connection,
-    /// The versions of the values that it has.
+    /// The versions of the values that the worker has.
     pub(super) has: Vec<u64>,
     pub(super) capacity: Capacity,
     pub(super) spoken: Instant,
-    /// Whether an answer is still to come that nobody waits for any more. Then it is only told that the run is over.
+    /// Whether an abandoned answer is still to come. The worker can then only be told that the run is over.
     pub(super) owes: bool,
 }
 
 /// Why a worker has not joined.
 pub(super) enum Absence {
-    /// It may later.
+    /// The worker may join later.
     NotNow(String),
-    /// It may when another client has left.
+    /// The worker may join when another client has left, or when it has enough memory.
     Taken(String),
-    /// It never will.
+    /// The worker will never join.
     Refused(String),
 }
 
@@ -109,15 +112,19 @@ impl Seat {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What whoever looks at the run is told of its worker.
+    /// The status of the worker, as shown to observers of the run.
     pub(super) fn site(&self) -> Site {
         Site {
             name: self.to_string(),
             replicas: self.pace().towers as u32,
-            // Whoever holds it computes.
-            reachable: self.try_lock().is_none_or(|state| state.link.is_some()),
+            reachable: self.is_present(),
             joined: Some(self.counts().told(self)),
         }
+    }
+
+    /// Whether the worker is present. Never waits: a locked seat is in use.
+    pub(super) fn is_present(&self) -> bool {
+        self.try_lock().is_none_or(|state| state.link.is_some())
     }
 
     pub(super) fn pace(&self) -> Pace {
@@ -128,7 +135,7 @@ impl Seat {
         self.lock_pace().towers = towers;
     }
 
-    /// Notes that so many samples took so long there.
+    /// Updates the speed: the worker took this long for this many samples.
     pub(super) fn measured(&self, samples: usize, micros: u64) {
         let measured = samples as f64 / (micros.max(1) as f64 * 1e-6);
         let mut pace = self.lock_pace();
@@ -143,7 +150,7 @@ impl Seat {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The same, if nobody holds it.
+    /// Like [`Seat::lock`], but returns `None` if the lock is held.
     pub(super) fn try_lock(&self) -> Option<MutexGuard<'_, SeatState>> {
         match self.state.try_lock() {
             Ok(state) => Some(state),
@@ -152,7 +159,25 @@ impl Seat {
         }
     }
 
-    /// The same, unless it computes: whoever else holds it soon has done with it.
+    /// Like [`Seat::lock`], but returns `None` once `is_stopped`: a worker that does not answer a ping holds the lock for
+    /// as long as its silence is tolerated.
+    pub(super) fn lock_until(&self, is_stopped: &dyn Fn() -> bool) -> Option<MutexGuard<'_, SeatState>> {
+        loop {
+            match self.try_lock() {
+                None if !is_stopped() => std::thread::sleep(LOOK_AGAIN),
+                state => return state,
+            }
+        }
+    }
+
+    /// Like [`Seat::lock`], but returns `None` if the worker computes, or does not answer a ping at once.
+    pub(super) fn lock_if_free(&self, is_stopped: &dyn Fn() -> bool) -> Option<MutexGuard<'_, SeatState>> {
+        let began = Instant::now();
+        self.lock_until(&|| self.is_computing() || began.elapsed() > BRIEFLY || is_stopped())
+    }
+
+    /// Like [`Seat::lock`], but returns `None` if the worker computes. At the end of a run, any other holder releases the
+    /// lock soon.
     pub(super) fn lock_unless_computing(&self) -> Option<MutexGuard<'_, SeatState>> {
         loop {
             match self.try_lock() {
@@ -166,27 +191,27 @@ impl Seat {
         self.is_computing.load(Ordering::Relaxed)
     }
 
-    /// Notes whether it computes for a replica of this process.
+    /// Sets whether the worker computes for a replica of this process.
     pub(super) fn set_computing(&self, is_computing: bool) {
         self.is_computing.store(is_computing, Ordering::Relaxed);
     }
 
-    /// How often a worker has come.
+    /// How many times the worker has joined.
     pub(super) fn joined(&self) -> u64 {
         self.joined.load(Ordering::Relaxed)
     }
 
-    /// Counts a worker that has come; the state is held.
+    /// Counts a join. The state must be locked.
     pub(super) fn joins(&self) {
         self.joined.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// As if it had not come; the state is held.
+    /// Takes a join back. The state must be locked.
     pub(super) fn joins_not(&self) {
         self.joined.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Whether the end of the run waits for the call to the worker.
+    /// Whether the end of the run waits for the call to this worker.
     pub(super) fn is_being_assigned(&self) -> bool {
         *self.lock_assigning()
     }
@@ -195,7 +220,7 @@ impl Seat {
         *self.lock_assigning() = is_being_assigned;
     }
 
-    /// Whether the worker is to be told what to compute, because the end of the run will wait for that.
+    /// Whether the worker may still get its assignment: the end of the run will wait for it.
     fn may_assign(&self, outcome: &OnceLock<Outcome>) -> bool {
         let mut is_being_assigned = self.lock_assigning();
         *is_being_assigned |= outcome.get().is_none();
@@ -206,21 +231,27 @@ impl Seat {
         self.is_being_assigned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Calls the worker, and has it make the model ready. If the run ends meanwhile, the worker is told how.
+    /// Calls the worker and lets it prepare the model. If the run ends meanwhile, the worker is told how.
     pub(super) fn call(
         &self,
         assignment: &Assignment,
         silence: Duration,
         outcome: &OnceLock<Outcome>,
     ) -> Result<Link, Absence> {
+        let mut own = assignment.clone();
+        own.worker = self.index;
+        let asked = written(&Ask::Assign(Box::new(own)));
+        // The worker would close the connection without a word.
+        let too_large = |error| {
+            let what = "the description of the model, with its files and list of parameters, is too large";
+            Absence::Refused(format!("{what}: {error}"))
+        };
+        assignment_limits().check(&asked, &[]).map_err(too_large)?;
         let not_now = |error: ComputeError| Absence::NotNow(error.to_string());
         let mut connection = compute::connect(&self.address).map_err(not_now)?;
         if !self.may_assign(outcome) {
             return Err(not_now(ComputeError::Stopped));
         }
-        let mut own = assignment.clone();
-        own.worker = self.index;
-        let asked = written(&Ask::Assign(Box::new(own)));
         connection.send(&asked, &[], silence, &|| false).map_err(not_now)?;
         let limits = answer_limits(&assignment.parameters);
         let answer = loop {
@@ -236,7 +267,7 @@ impl Seat {
         self.answered(&answer, connection, assignment)
     }
 
-    /// What a worker's answer to its assignment means.
+    /// Interprets a worker's answer to its assignment.
     fn answered(&self, answer: &[u8], connection: Connection, assignment: &Assignment) -> Result<Link, Absence> {
         match read(answer) {
             Ok(Answer::Assigned(capacity)) if !(1..=MOST_TOWERS).contains(&capacity.towers) => {
@@ -266,14 +297,14 @@ impl fmt::Display for Seat {
 }
 
 impl SeatState {
-    /// Whether a worker is there that can be asked something.
+    /// Whether a worker is present and can be asked something.
     pub(super) fn is_ready(&self) -> bool {
         self.link.as_ref().is_some_and(|link| !link.owes)
     }
 }
 
 impl Link {
-    /// Asks the worker whether it is there, if it has heard nothing for a while.
+    /// Pings the worker if nothing has been sent to it for a while.
     pub(super) fn ping(&mut self, silence: Duration, is_stopped: &dyn Fn() -> bool) -> Result<(), ComputeError> {
         if self.owes || self.spoken.elapsed() < PING_EVERY {
             return Ok(());
@@ -282,7 +313,7 @@ impl Link {
         let limits = compute::Limits { head: 1 << 10, sections: 0, bytes: 0 };
         match self.connection.receive(&limits, silence, is_stopped) {
             Ok(_) => self.spoken = Instant::now(),
-            // It can still be told that the run is over.
+            // The worker can still be told that the run is over.
             Err(ComputeError::Stopped) => self.owes = true,
             Err(error) => return Err(error),
         }

@@ -1,5 +1,5 @@
-//! What one worker computes of a step: its part of the batch, packed, and the values that it has not got yet. And what it
-//! answers, checked before anything is made of it.
+//! What one worker computes in a step: its packed part of the batch, with the values that it does not have yet. Its
+//! answer is checked before it is used.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,10 +13,10 @@ use crate::joined::protocol::{Ask, PartAsked, StepAnswered, StepAsked, written};
 use crate::replica::packed::{PackedPart, section};
 use crate::replica::{StepResult, accumulation};
 
-/// Versions are never used twice in a process, so that workers can compute for several replicas in turn.
+/// Versions are never reused within a process, so that a worker can compute for several replicas in turn.
 static NEXT_VERSION: AtomicU64 = AtomicU64::new(1);
 
-/// A part of a batch for one worker.
+/// The part of a batch for one worker.
 pub(crate) struct Share {
     pub(crate) parts: Vec<PackedPart>,
     pub(crate) rows: Vec<RowRequest>,
@@ -28,7 +28,7 @@ pub(crate) struct Values {
     pub(crate) current: Vec<TensorBuffer>,
     versions: Vec<u64>,
     by_row: Vec<bool>,
-    /// Those that whoever computes a share changes, each for itself.
+    /// Which parameters are running state: each worker changes them for itself.
     is_state: Vec<bool>,
 }
 
@@ -39,7 +39,7 @@ impl Values {
         Self { current: vec![TensorBuffer::default(); table.len()], versions: vec![0; table.len()], by_row, is_state }
     }
 
-    /// Replaces those that are not empty.
+    /// Replaces the values whose new buffer is not empty.
     pub(crate) fn load(&mut self, values: Vec<TensorBuffer>) {
         let version = NEXT_VERSION.fetch_add(1, Ordering::Relaxed);
         for ((current, versions), values) in self.current.iter_mut().zip(&mut self.versions).zip(values) {
@@ -49,7 +49,7 @@ impl Values {
         }
     }
 
-    /// The parameters that are newer than these versions, which are brought up to date.
+    /// Returns the parameters that are newer than these versions, and updates the versions.
     pub(crate) fn newer(&self, than: &mut [u64]) -> Vec<usize> {
         let mut newer = Vec::new();
         for (index, (here, there)) in self.versions.iter().zip(than).enumerate() {
@@ -62,7 +62,7 @@ impl Values {
     }
 }
 
-/// The rows that a share needs, by parameter; the others are empty.
+/// Returns the rows that a share needs, by parameter; other buffers are empty.
 pub(crate) fn own_rows(
     table: &ParameterTable,
     values: &Values,
@@ -79,7 +79,7 @@ pub(crate) fn own_rows(
     own
 }
 
-/// A request for a share to a worker that has values of these versions.
+/// A request for a share, made for a worker that has values of these versions.
 pub(crate) struct Prepared<'a> {
     pub(crate) head: Vec<u8>,
     tensors: Vec<(usize, &'a TensorBuffer)>,
@@ -97,11 +97,11 @@ impl<'a> Prepared<'a> {
         }
         for (index, rows) in rows.iter().enumerate().filter(|(index, _)| is_asked(*index)) {
             debug_assert!(values.by_row[index]);
-            // Some rows are no version of the whole.
+            // A subset of rows has no version of the whole parameter.
             has[index] = 0;
             tensors.push((index, rows));
         }
-        // The share moves it, and the next one starts from where this one did.
+        // Computing the share changes running state, and the next share must start from the same values as this one.
         values.is_state.iter().zip(has).filter(|(is_state, _)| **is_state).for_each(|(_, has)| *has = 0);
         let part = |part: &PackedPart| PartAsked { samples: part.samples, seed: part.seed, tensors: part.parcel.len() };
         let changed = tensors.iter().map(|(index, _)| *index as u32).collect();
@@ -109,7 +109,7 @@ impl<'a> Prepared<'a> {
         Self { head, tensors, share }
     }
 
-    /// How many values each tensor has.
+    /// Returns the number of values in each tensor.
     pub(crate) fn lengths(&self) -> Vec<[usize; 1]> {
         self.tensors.iter().map(|(_, values)| [values.len()]).collect()
     }
@@ -121,7 +121,7 @@ impl<'a> Prepared<'a> {
     }
 }
 
-/// What a worker has answered, if it can be that.
+/// Checks a worker's answer and returns it as a result.
 pub(crate) fn accepted(
     table: &ParameterTable,
     share: &Share,
@@ -142,7 +142,7 @@ pub(crate) fn accepted(
     Ok(StepResult { loss: f32::from_bits(answer.loss), gradients, state, samples: share.samples })
 }
 
-/// The first non-finite value of an answer, in words.
+/// Describes the first non-finite value of an answer.
 pub(crate) fn not_finite(table: &ParameterTable, result: &StepResult) -> Option<String> {
     if !result.loss.is_finite() {
         return Some(format!("its loss is {}", result.loss));
@@ -159,7 +159,7 @@ pub(crate) fn in_words(kind: ParameterKind) -> &'static str {
     if kind == ParameterKind::State { "running state" } else { "gradient" }
 }
 
-/// One buffer a parameter: all of this kind are there, and no others.
+/// Takes one buffer per parameter: all parameters of this kind must have one, and no others.
 fn taken(
     table: &ParameterTable,
     share: &Share,

@@ -1,4 +1,4 @@
-//! A crew against workers that are not what they should be: played by threads that speak the protocol, until they do not.
+//! Tests of a crew with faulty workers, played by threads that speak the protocol until they break it.
 
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -12,10 +12,12 @@ use windlass_wire::compute::{self, Connection, Limits, Section};
 use windlass_wire::stream::Socket;
 
 use super::CrewError;
-use super::crew::{Crew, CrewConfig, Job, LEAST_SILENCE};
+use super::crew::{AskError, Crew, CrewConfig, LEAST_SILENCE};
 use super::share::{Share, Values};
+use super::split::Job;
 use crate::joined::protocol::{
-    Answer, Ask, Assignment, Capacity, PlacedStages, StageAssigned, StepAnswered, read, written,
+    Answer, Ask, Assignment, Capacity, PING_EVERY, PlacedStages, StageAsked, StageAssigned, StagePiece, StepAnswered,
+    read, written,
 };
 use crate::replica::StepResult;
 use crate::replica::packed::PackedPart;
@@ -29,7 +31,7 @@ fn table() -> ParameterTable {
     ParameterTable::new(vec![spec("weight", ParameterKind::Trained), spec("mean", ParameterKind::State)]).unwrap()
 }
 
-/// What a worker answers to a step.
+/// Answers a step as a worker.
 type Play = fn(&mut Connection);
 
 fn answer(connection: &mut Connection, answered: StepAnswered, tensors: &[Section<'_>]) {
@@ -45,7 +47,8 @@ fn well(connection: &mut Connection) {
     answer(connection, answered(3), &tensors);
 }
 
-/// A worker that is ready for any model, and answers every step like this. It tells what it was asked since.
+/// Starts a worker that is ready for any model and answers every step with `play`. Also returns a receiver of what it
+/// is asked.
 fn worker(play: Play) -> (String, mpsc::Receiver<Ask>) {
     worker_with(play, 1)
 }
@@ -84,7 +87,7 @@ fn worker_with(play: Play, towers: usize) -> (String, mpsc::Receiver<Ask>) {
     (address, asked)
 }
 
-/// Which values came with the steps that a worker was asked for.
+/// Returns which values came with the steps that a worker was asked for.
 fn changed(asked: &mpsc::Receiver<Ask>) -> Vec<Vec<u32>> {
     let changed = |ask| if let Ask::Step(step) = ask { Some(step.changed) } else { None };
     asked.try_iter().filter_map(changed).collect()
@@ -116,7 +119,7 @@ fn share() -> Share {
     share_of(0)
 }
 
-/// A share of so many tensors.
+/// Makes a share of this many tensors.
 fn share_of(tensors: usize) -> Share {
     let mut parcel = Parcel::default();
     (0..tensors).for_each(|_| parcel.put(TensorData::from([1.0_f32])));
@@ -129,7 +132,7 @@ fn values() -> Values {
     values
 }
 
-/// One share for each of the first so many workers.
+/// Computes one share for each of the first `count` workers.
 fn step(crew: &Crew, values: &Values, count: usize) -> anyhow::Result<Vec<StepResult>> {
     let shares: Vec<Share> = (0..count).map(|_| share()).collect();
     let jobs: Vec<Job<'_>> =
@@ -151,7 +154,7 @@ fn values_are_sent_only_when_they_have_changed() {
     step(&crew, &values, 1).unwrap();
     values.load(vec![Vec::new().into(), vec![5.0, 5.0].into()]);
     step(&crew, &values, 1).unwrap();
-    // Its running state has moved with every step.
+    // The running state has changed with every step.
     assert_eq!(changed(&asked), [vec![0, 1], vec![1], vec![1]]);
 }
 
@@ -197,7 +200,7 @@ fn batches_can_be_divided_while_a_step_is_under_way() {
     assert!(crew.pace(0).speed.is_some());
 }
 
-/// Takes whoever comes, answers every assignment so, and tells when a connection has ended.
+/// Accepts all connections, answers every assignment with `answer`, and reports when a connection has ended.
 fn assigned(listener: TcpListener, answer: impl Fn() -> Answer + Send + 'static) -> mpsc::Receiver<()> {
     let (sender, ended) = mpsc::channel();
     std::thread::spawn(move || {
@@ -213,7 +216,7 @@ fn assigned(listener: TcpListener, answer: impl Fn() -> Answer + Send + 'static)
     ended
 }
 
-/// Two workers in the order of their addresses.
+/// Listeners for two workers, in the order of their addresses.
 fn listeners() -> ([TcpListener; 2], [String; 2]) {
     let mut listeners = [0; 2].map(|_| TcpListener::bind("127.0.0.1:0").unwrap());
     listeners.sort_by_key(|listener| listener.local_addr().unwrap().to_string());
@@ -221,7 +224,7 @@ fn listeners() -> ([TcpListener; 2], [String; 2]) {
     (listeners, addresses)
 }
 
-/// A run that has a stage at the second worker, and nothing for the first.
+/// A run with a stage at the second worker, and nothing for the first.
 fn with_a_stage_at_the_second(addresses: [String; 2]) -> CrewConfig {
     let mut config = config(addresses.to_vec(), PATIENCE);
     let stages = vec![StageAssigned { stage: "only".into(), worker: 1, device: None }];
@@ -298,7 +301,7 @@ fn until(is_so: impl Fn() -> bool) {
     }
 }
 
-/// A worker that tells what it is asked, and answers nothing but its assignment, if that.
+/// A worker that reports what it is asked, and answers nothing except perhaps its assignment.
 fn mute(answers_assignment: bool) -> (String, mpsc::Receiver<Ask>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -369,6 +372,40 @@ fn a_worker_that_does_not_answer_is_named_and_the_end_does_not_wait_for_it() {
     is_told_the_end(&asked);
 }
 
+/// A crew whose first worker is being pinged, and does not answer.
+fn with_an_unanswered_ping(others: Vec<String>) -> (Crew, mpsc::Receiver<Ask>) {
+    let (address, asked) = mute(true);
+    let crew = crew([vec![address], others].concat(), PATIENCE);
+    assert!(matches!(asked.recv_timeout(PATIENCE).unwrap(), Ask::Assign(_)));
+    assert_eq!(asked.recv_timeout(PATIENCE).unwrap(), Ask::Ping);
+    (crew, asked)
+}
+
+#[test]
+fn a_stop_is_heard_while_a_worker_does_not_answer_a_ping() {
+    let (crew, _asked) = with_an_unanswered_ping(Vec::new());
+    let share = share();
+    let looks = AtomicUsize::new(0);
+    let is_stopped = || looks.fetch_add(1, Ordering::Relaxed) > 3;
+    let job = Job { preferred: 0, share: &share, rows: Vec::new() };
+    let error = crew.compute(&table(), &values(), &[job], &is_stopped).unwrap_err();
+    assert_eq!(error.downcast::<CrewError>().unwrap(), CrewError::Interrupted);
+    let head = written(&Ask::Stage(StageAsked { stage: "only".to_owned(), piece: StagePiece::Finish }));
+    assert!(matches!(crew.ask((0, 1), (head, Vec::new()), LIMITS, &is_stopped), Err(AskError::Stopped)));
+    assert_eq!(crew.joined(0, &is_stopped), None);
+    assert!(crew.devices(0, &is_stopped).is_empty());
+    assert!(crew.shared.seats[0].try_lock().is_none(), "the ping was waited for");
+}
+
+#[test]
+fn another_worker_computes_the_share_of_one_that_does_not_answer_a_ping() {
+    let (good, asked) = worker(well);
+    let (crew, _asked) = with_an_unanswered_ping(vec![good]);
+    assert_eq!(step(&crew, &values(), 2).unwrap().len(), 2);
+    assert_eq!(changed(&asked).len(), 2);
+    assert!(crew.shared.seats[0].try_lock().is_none(), "the ping was waited for");
+}
+
 #[test]
 fn a_worker_with_more_towers_than_can_be_is_not_believed() {
     for towers in [0, 257, usize::MAX] {
@@ -379,7 +416,7 @@ fn a_worker_with_more_towers_than_can_be_is_not_believed() {
     }
 }
 
-/// What a worker answers that is dropped: the other one computes both shares, and nothing wrong comes of it.
+/// Checks that a worker with this answer is dropped: the other worker computes both shares, with correct results.
 fn is_dropped(play: Play) {
     let (bad, asked) = worker(play);
     let (good, _) = worker(well);
@@ -497,13 +534,47 @@ fn a_replica_without_its_worker_hears_the_stop_while_its_neighbour_computes_for_
     std::thread::scope(|scope| {
         let neighbour = scope.spawn(|| step(1, &|| false).unwrap());
         asked.recv_timeout(PATIENCE).unwrap();
-        // Its own worker comes and goes with every share; it is stopped when it has seen that nobody else is free.
+        // Its own worker comes and goes with every share; the wait is stopped after it has seen that no other worker is
+        // free.
         let looks = AtomicUsize::new(0);
         let error = step(0, &|| looks.fetch_add(1, Ordering::Relaxed) > 3).unwrap_err();
         assert_eq!(error.downcast::<CrewError>().unwrap(), CrewError::Interrupted);
         assert!(!neighbour.is_finished());
         NEIGHBOUR_MAY_ANSWER.store(true, Ordering::Relaxed);
     });
+}
+
+/// Whether the slow worker below may answer.
+static SLOW_MAY_ANSWER: AtomicBool = AtomicBool::new(false);
+
+#[test]
+fn the_share_of_a_worker_that_is_lost_after_it_has_answered_is_not_recomputed() {
+    let (lost, asked) = worker(|connection| {
+        well(connection);
+        connection.handle().unwrap().shutdown();
+    });
+    let (slow, _) = worker(|connection| {
+        while !SLOW_MAY_ANSWER.load(Ordering::Relaxed) {
+            connection.send(&written(&Answer::Working), &[], PATIENCE, &|| false).unwrap();
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        well(connection);
+    });
+    let crew = crew(vec![lost, slow], PATIENCE);
+    let (table, values, shares) = (table(), values(), [share(), share()]);
+    let job = |(preferred, share)| Job { preferred, share, rows: Vec::new() };
+    let jobs: Vec<Job<'_>> = shares.iter().enumerate().map(job).collect();
+    // The first message that it is sent resets the connection, and the second one fails.
+    let began = Instant::now();
+    let is_stopped = || {
+        SLOW_MAY_ANSWER.store(began.elapsed() > 5 * PING_EVERY / 2, Ordering::Relaxed);
+        false
+    };
+    let results = crew.compute(&table, &values, &jobs, &is_stopped).unwrap();
+    assert!(results.iter().all(|result| *result.gradients[0] == [1.0, 2.0]));
+    assert_eq!(crew.tally().iter().map(|worker| worker.steps).collect::<Vec<_>>(), [1, 1]);
+    assert_eq!(changed(&asked).len(), 1, "its share was computed again");
+    until(|| crew.shared.seats[0].joined() == 2);
 }
 
 #[test]
@@ -517,6 +588,20 @@ fn a_share_that_no_worker_takes_ends_the_run_and_says_why() {
         format!("{error:#}"),
         "a share of 3 samples is too large, use a smaller --batch-size or more workers: message tensor count of 65638 exceeds the limit of 65540"
     );
+    assert!(asked.try_recv().is_err(), "it was asked");
+}
+
+#[test]
+fn a_model_that_no_worker_could_be_told_of_is_refused_with_its_size() {
+    let (address, asked) = mute(true);
+    let mut config = config(vec![address.clone()], PATIENCE);
+    config.assignment.files = vec![("vocabulary".to_owned(), "x".repeat(32 << 20))];
+    let error = Crew::call(config).unwrap().gather(&|| false).unwrap_err();
+    let CrewError::Refused { worker, reason } = error else { panic!("{error}") };
+    assert_eq!(worker, format!("worker 0 at {address}"));
+    let (what, most) = reason.split_once(": message head of 335").expect(&reason);
+    assert_eq!(what, "the description of the model, with its files and list of parameters, is too large");
+    assert!(most.ends_with(" bytes exceeds the limit of 33554432"), "{reason}");
     assert!(asked.try_recv().is_err(), "it was asked");
 }
 

@@ -11,19 +11,19 @@ use crate::model::{Activation, Defaults, Feeds, Model, Setup, Stage, StageInput,
 
 const ROWS: usize = 6;
 
-/// A trunk that feeds two branches, which meet again with what the trunk has put out.
+/// A trunk that feeds two branches, which meet again together with the trunk's own outputs.
 #[derive(Default, Clone)]
 pub(super) struct Branching {
     pub(super) dropout: f64,
     pub(super) has_norm: bool,
     pub(super) is_summed: bool,
-    /// A sample on which the right branch fails.
+    /// A sample that makes the right branch fail.
     pub(super) fails_on: Option<f32>,
     /// The head takes a parameter that belongs to the trunk.
     pub(super) is_greedy: bool,
     /// The loss is finite, but its gradients are not.
     pub(super) has_kink: bool,
-    /// Its batches are fed to a stage that there is not.
+    /// Its batches feed a stage that does not exist.
     pub(super) feeds_nobody: bool,
 }
 
@@ -66,7 +66,7 @@ impl Branching {
 
     fn head(&self, network: &Network, parts: [Tensor<2>; 3], targets: Tensor<2>) -> Tensor<1> {
         let parts = Tensor::cat(parts.to_vec(), 1);
-        // The slope of the root of zero is infinite.
+        // The slope of the square root at zero is infinite.
         let kink = self.has_kink.then(|| (parts.clone().powi_scalar(2).sum() * 0.0).sqrt());
         let losses = (network.head.forward(parts) - targets).powi_scalar(2);
         let loss = if self.is_summed { losses.sum() } else { losses.mean() };

@@ -1,4 +1,4 @@
-//! Tests of `placed`: a model in stages computes what it does in one piece.
+//! Tests of `placed`: a model divided into stages computes the same as an undivided one.
 
 mod branching;
 mod workers;
@@ -16,12 +16,12 @@ fn local(model: &Branching, parts: usize) -> Local<Branching> {
     Local::new(model.clone(), LocalConfig { accumulate: parts, ..LocalConfig::on_cpu(7) }).unwrap()
 }
 
-/// On these lanes of the CPU, by stage: trunk, left, right, head.
+/// Places the stages on these lanes of the CPU: trunk, left, right, head.
 fn config(lanes: [usize; 4], micro_batches: usize) -> PlacedConfig {
     with_towers(lanes.each_ref().map(std::slice::from_ref), micro_batches)
 }
 
-/// The same, with several lanes for each stage.
+/// Like [`config`], with several lanes for each stage.
 fn with_towers(lanes: [&[usize]; 4], micro_batches: usize) -> PlacedConfig {
     let place = |lane: &usize| Place { name: format!("cpu:{lane}"), at: PlaceAt::Here(Device::flex()) };
     let places = ["trunk", "left", "right", "head"].into_iter().zip(lanes);
@@ -39,7 +39,7 @@ fn placed(model: &Branching, lanes: [usize; 4], micro_batches: usize) -> Placed 
     Placed::of(model.clone(), config(lanes, micro_batches)).unwrap()
 }
 
-/// A step on these samples with values that are not the first ones.
+/// Computes a step on these samples with values other than the initial ones.
 fn step(replica: &mut dyn Replica, samples: &[usize]) -> anyhow::Result<StepResult> {
     let batch = replica.source().batch(samples, DRAW)?;
     let values = loaded(replica, batch.rows());
@@ -47,7 +47,7 @@ fn step(replica: &mut dyn Replica, samples: &[usize]) -> anyhow::Result<StepResu
     replica.step(batch)
 }
 
-/// The first values and a little more, with these rows.
+/// Returns the initial values plus a little, with these rows.
 fn loaded(replica: &dyn Replica, rows: &[RowRequest]) -> Vec<TensorBuffer> {
     let mut values = replica.first_values();
     values.iter_mut().for_each(|values| values.iter_mut().for_each(|value| *value += 0.25));
@@ -77,6 +77,16 @@ fn assert_near(got: &StepResult, expected: &StepResult, what: &str) {
 const SAMPLES: [usize; 7] = [4, 19, 2, 11, 5, 17, 8];
 
 #[test]
+fn a_client_has_room_for_a_gradient_from_every_device_of_a_stage() {
+    let bytes = |lanes| Placed::of(Branching::default(), with_towers(lanes, 3)).unwrap().gradient_bytes();
+    let on_one = bytes([&[0], &[1], &[0], &[1]]);
+    assert_eq!(on_one, local(&Branching::default(), 1).gradient_bytes());
+    // Each branch has ten trained parameters.
+    let (left, right) = (10 * size_of::<f32>() as u64, 10 * size_of::<f32>() as u64);
+    assert_eq!(bytes([&[0], &[1, 2], &[0, 1, 2], &[1]]), on_one + left + 2 * right);
+}
+
+#[test]
 fn stages_compute_what_the_whole_model_does_wherever_they_are_and_however_a_batch_is_split() {
     for is_summed in [false, true] {
         let model = Branching { is_summed, ..Branching::default() };
@@ -87,7 +97,7 @@ fn stages_compute_what_the_whole_model_does_wherever_they_are_and_however_a_batc
                 let mut placed = placed(&model, lanes, micro_batches);
                 for again in 0..2 {
                     let got = step(&mut placed, &SAMPLES).unwrap();
-                    // Of a batch in parts it is another, as the next test shows.
+                    // The running state differs for a batch in parts, as the next test shows.
                     let got = StepResult { state: expected.state.clone(), ..got };
                     let what = format!("{micro_batches} micro-batches on {lanes:?}, {again}, summed {is_summed}");
                     assert_near(&got, &expected, &what);
@@ -129,7 +139,7 @@ fn a_stage_of_several_towers_computes_what_one_device_does() {
             let mut placed = Placed::of(model.clone(), with_towers(lanes, micro_batches)).unwrap();
             for again in 0..3 {
                 let got = step(&mut placed, &SAMPLES).unwrap();
-                // Of running statistics, the next test tells.
+                // The next test covers running statistics.
                 let got = StepResult { state: expected.state.clone(), ..got };
                 assert_near(&got, &expected, &format!("{micro_batches} parts on {lanes:?}, {again}, {is_summed}"));
             }
@@ -137,7 +147,7 @@ fn a_stage_of_several_towers_computes_what_one_device_does() {
                 placed.placement()[0].device,
                 lanes[0].iter().map(|lane| format!("cpu:{lane}")).collect::<Vec<_>>().join("+")
             );
-            // Fewer samples than devices: some have nothing to do.
+            // With fewer samples than devices, some devices have nothing to do.
             let few = &SAMPLES[..1];
             let expected = step(&mut local(&model, micro_batches), few).unwrap();
             let got = step(&mut placed, few).unwrap();
@@ -149,7 +159,7 @@ fn a_stage_of_several_towers_computes_what_one_device_does() {
 #[test]
 fn running_statistics_of_several_towers_are_theirs_on_average() {
     let model = Branching { has_norm: true, ..Branching::default() };
-    // Three samples for one tower, two for the other, each from the same values.
+    // One tower computes three samples and the other two, each from the same values.
     let samples = &SAMPLES[..5];
     let parts = [&samples[..3], &samples[3..]].map(|part| step(&mut local(&model, 1), part).unwrap().state);
     let mut placed = Placed::of(model, with_towers([&[0, 1], &[0], &[1], &[0]], 2)).unwrap();
@@ -228,7 +238,7 @@ fn every_piece_of_a_step_is_in_the_trace_and_counts_as_work_of_its_device() {
     let trace: serde_json::Value = serde_json::from_str(&trace.to_json().unwrap()).unwrap();
     let events = trace["traceEvents"].as_array().unwrap();
     let complete: Vec<_> = events.iter().filter(|event| event["ph"] == "X").collect();
-    // Of each stage two micro-batches to and fro, its values and its gradients.
+    // For each stage: two micro-batches forward and backward, its values and its gradients.
     assert_eq!(complete.len(), TRACED_STEPS * 4 * (2 * 2 + 2));
     let mut names: Vec<(u64, &str)> = complete
         .iter()

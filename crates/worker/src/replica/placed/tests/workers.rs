@@ -1,5 +1,6 @@
-//! Tests of stages at joined workers: what they compute, and what becomes of an answer of the wrong shape.
+//! Tests of stages at joined workers: what they compute, and how answers of the wrong shape are handled.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use windlass_core::lifecycle::{Outcome, exit_code};
@@ -13,9 +14,10 @@ use crate::joined::protocol::{
     Answer, Ask, Assignment, Capacity, PlacedStages, StageAnswered, StageAsked, StagePiece, read, written,
 };
 use crate::joined::{Computing, JoinConfig, serve};
-use crate::replica::remote::CrewConfig;
+use crate::memory;
+use crate::replica::remote::{CrewConfig, CrewError};
 
-/// A joined worker in this process that computes stages of this model, for as long as the test runs.
+/// Starts a joined worker in this process that computes stages of this model for the duration of the test.
 fn joined(model: &Branching) -> (String, Arc<Interrupt>) {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -54,7 +56,7 @@ fn serving(
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The branches and the head at these workers, some of which may be the same; the trunk is here.
+/// Places the branches and the head at these workers, some of which may be the same; the trunk stays here.
 fn at_workers(model: &Branching, addresses: Vec<String>, workers: [&[usize]; 3], micro_batches: usize) -> Placed {
     let place = |worker: &usize| Place { name: format!("/task:{worker}"), at: PlaceAt::Worker(*worker, None) };
     let places = ["left", "right", "head"].into_iter().zip(workers);
@@ -63,7 +65,7 @@ fn at_workers(model: &Branching, addresses: Vec<String>, workers: [&[usize]; 3],
     meet(placed, addresses)
 }
 
-/// What workers are to compute of a model with these parameters.
+/// Makes the assignment of these stages, for a model with these parameters.
 fn assignment(parameters: ParameterTable, stages: Vec<StageAssigned>) -> Assignment {
     Assignment {
         client: "a test".to_owned(),
@@ -79,7 +81,7 @@ fn assignment(parameters: ParameterTable, stages: Vec<StageAssigned>) -> Assignm
     }
 }
 
-/// Calls the workers of a model that is divided, and waits for them.
+/// Calls the workers of a divided model and waits for them.
 fn meet(placed: Placed, addresses: Vec<String>) -> Placed {
     let assignment = assignment(placed.table().clone(), placed.assigned().to_vec());
     let crew = Crew::call(CrewConfig { addresses, assignment, silence: PATIENCE, peer_timeout: PATIENCE }).unwrap();
@@ -109,8 +111,35 @@ fn stages_at_joined_workers_compute_what_the_whole_model_does() {
 }
 
 #[test]
+fn a_worker_that_is_short_of_memory_is_waited_for_and_named_with_the_reason() {
+    let model = Branching::default();
+    let has_memory = Arc::new(AtomicBool::new(false));
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let (own, is_free, join) = (model.clone(), has_memory.clone(), join_config());
+    let stop = join.stop.clone();
+    std::thread::spawn(move || {
+        serving(listener, join, move |assignment| match is_free.load(Ordering::Relaxed) {
+            true => stages_of(&own, assignment),
+            false => Err(memory::tests::temporary().into()),
+        })
+    });
+    let head = StageAssigned { stage: "head".to_owned(), worker: 0, device: None };
+    let assignment = assignment(local(&model, 1).table().clone(), vec![head]);
+    let config = CrewConfig { addresses: vec![address], assignment, silence: PATIENCE, peer_timeout: PATIENCE };
+    let short = CrewConfig { peer_timeout: Duration::from_secs(2), ..config.clone() };
+    let gave_up = Crew::call(short).unwrap().gather(&|| false).unwrap_err();
+    assert!(matches!(&gave_up, CrewError::GaveUp(_)), "{gave_up}");
+    assert!(gave_up.to_string().contains("the gradients need 3.0 kB, but only 2.0 kB of memory"), "{gave_up}");
+    let crew = Crew::call(config).unwrap();
+    has_memory.store(true, Ordering::Relaxed);
+    crew.gather(&|| false).unwrap();
+    stop.set();
+}
+
+#[test]
 fn an_answer_of_the_wrong_shape_ends_the_step_and_names_worker_and_stage() {
-    // A worker that has other layers than it says.
+    // A worker that answers with outputs of the wrong shape.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     std::thread::spawn(move || {
@@ -127,7 +156,7 @@ fn an_answer_of_the_wrong_shape_ends_the_step_and_names_worker_and_stage() {
                 }
                 Ask::Stage(StageAsked { piece: StagePiece::Begin { .. }, .. }) => (0, [1, 6]),
                 Ask::Stage(StageAsked { piece: StagePiece::Forward { .. }, stage }) if stage == "head" => (1, [1, 1]),
-                // Of seven samples, there are only three.
+                // Three samples instead of seven.
                 Ask::Stage(_) => (1, [3, 2]),
                 _ => return,
             };
@@ -141,11 +170,11 @@ fn an_answer_of_the_wrong_shape_ends_the_step_and_names_worker_and_stage() {
     let config = PlacedConfig { places: vec![("left".to_owned(), vec![place(0)])], ..config([0; 4], 1) };
     let placed = Placed::of(model, config).unwrap();
     let mut placed = meet(placed, vec![address.clone()]);
-    // The head gets outputs of three samples beside those of seven.
+    // The head gets outputs of three samples beside outputs of seven.
     let failed = format!("{:#}", step(&mut placed, &SAMPLES).unwrap_err());
     let expected = format!("forward head 1: with outputs of shape [3, 2] from worker 0 at {address} (stage left): ");
     assert!(failed.starts_with(&expected), "{failed}");
-    // With three samples it is the gradient of the inputs that is wrong: it should be of shape [3, 4].
+    // With three samples, the gradient of the inputs is wrong: its shape should be [3, 4].
     let failed = format!("{:#}", step(&mut placed, &[4, 19, 2]).unwrap_err());
     let expected = format!(
         "backward left 1: worker 0 at {address} (stage left): it answered for stage left with a gradient of shape [3, 2] \
@@ -162,7 +191,7 @@ fn a_gradient_that_is_not_finite_ends_the_step_and_names_worker_and_parameter() 
         let limits = Limits { head: 1 << 20, sections: 100, bytes: 1 << 20 };
         let socket = Socket::accepted(listener.accept().unwrap().0).unwrap();
         let mut connection = compute::accept(socket, "").unwrap();
-        // All values are ones, but that of the last gradient. The left branch has a weight of 4 x 2 and a bias of 2.
+        // All values are ones except the last gradient's. The left branch has a weight of 4 x 2 and a bias of 2.
         let (ones, mut bad) = ([1.0; 28], [1.0; 2]);
         bad[1] = f32::NAN;
         let (samples, forward, backward) = (SAMPLES.len(), [SAMPLES.len(), 2], [SAMPLES.len(), 4]);
