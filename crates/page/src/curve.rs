@@ -22,6 +22,8 @@ pub struct Curve {
     merged: u32,
     /// The measurements of the point to come.
     open: Open,
+    /// Step and value of the latest measurement, which may be part of a point or of the one to come.
+    latest: Option<(u64, Option<f64>)>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -50,6 +52,7 @@ impl Curve {
             self.points.retain(|(earlier, _)| *earlier < step);
             self.open = Open::default();
         }
+        self.latest = Some((step, value.is_finite().then_some(value)));
         self.open.count = self.open.count.saturating_add(1);
         self.open.sum += if value.is_finite() { value } else { 0.0 };
         self.open.broken |= !value.is_finite();
@@ -68,9 +71,11 @@ impl Curve {
         &self.points
     }
 
-    /// The last point.
+    /// Step and value of the latest measurement, as it was measured.
     pub fn last(&self) -> Option<(u64, f64)> {
-        self.points.last().map(|(step, value)| (*step, value.unwrap_or(f64::NAN)))
+        // An earlier version has left only the points.
+        let last = self.latest.or_else(|| self.points.last().copied());
+        last.map(|(step, value)| (step, value.unwrap_or(f64::NAN)))
     }
 
     fn merge_pairs(&mut self) {
@@ -97,6 +102,24 @@ mod tests {
         for (step, value) in curve.points() {
             assert_eq!(value.unwrap(), *step as f64 - (every - 1) as f64 / 2.0);
         }
+    }
+
+    #[test]
+    fn the_last_value_is_the_latest_measurement_however_long_the_curve() {
+        let mut curve = Curve::new("loss");
+        for step in 1..=5_003 {
+            curve.push(step, step as f64);
+            assert_eq!(curve.last(), Some((step, step as f64)));
+        }
+        assert!(curve.points().last().unwrap().0 < 5_003, "it is in no point yet");
+        let json = serde_json::to_string(&curve).unwrap();
+        assert_eq!(serde_json::from_str::<Curve>(&json).unwrap(), curve);
+    }
+
+    #[test]
+    fn the_last_value_of_a_curve_of_an_earlier_version_is_its_last_point() {
+        let curve: Curve = serde_json::from_str(r#"{"name": "loss", "points": [[10, 0.5], [20, 0.25]]}"#).unwrap();
+        assert_eq!(curve.last(), Some((20, 0.25)));
     }
 
     #[test]
