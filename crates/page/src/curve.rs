@@ -48,10 +48,11 @@ impl Curve {
     /// Adds a measurement. One at an earlier step than the last means that the run rolled back: what came after that
     /// step is forgotten.
     pub fn push(&mut self, step: u64, value: f64) {
-        if self.points.last().is_some_and(|(last, _)| *last >= step) {
-            self.points.retain(|(earlier, _)| *earlier < step);
+        if self.last().is_some_and(|(last, _)| last > step) {
+            // Some of it may have been measured before that step, but it is not known which.
             self.open = Open::default();
         }
+        self.points.truncate(self.points.partition_point(|(earlier, _)| *earlier < step));
         self.latest = Some((step, value.is_finite().then_some(value)));
         self.open.count = self.open.count.saturating_add(1);
         self.open.sum += if value.is_finite() { value } else { 0.0 };
@@ -128,6 +129,27 @@ mod tests {
         [10, 20, 30].into_iter().for_each(|step| curve.push(step, 1.0));
         curve.push(20, 2.0);
         assert_eq!(curve.points(), [(10, Some(1.0)), (20, Some(2.0))]);
+    }
+
+    #[test]
+    fn rolling_back_forgets_what_is_in_no_point_yet() {
+        let mut curve = Curve::new("loss");
+        (1..=4 * MOST_POINTS as u64).for_each(|step| curve.push(step, 1.0));
+        let end = curve.points().last().unwrap().0;
+        let every = end - curve.points()[curve.points().len() - 2].0;
+        assert!(every > 2, "a point stands for several measurements");
+        curve.push(end + 2, 1000.0);
+        (end + 1..=end + every).for_each(|step| curve.push(step, 1.0));
+        assert_eq!(curve.points().last(), Some(&(end + every, Some(1.0))));
+    }
+
+    #[test]
+    fn rolling_back_to_the_beginning_leaves_the_new_measurement_alone() {
+        let mut curve = Curve::new("loss");
+        (1..=4 * MOST_POINTS as u64).for_each(|step| curve.push(step, 1.0));
+        curve.push(1, 2.0);
+        assert_eq!((curve.points(), curve.last()), ([].as_slice(), Some((1, 2.0))));
+        assert_eq!(crate::chart::Chart::new(&curve).caption, "2.000 at step 1; between 2.000 and 2.000");
     }
 
     #[test]
