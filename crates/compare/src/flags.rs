@@ -1,7 +1,21 @@
 //! The flags of the runs that are compared: from a table of the file, or from the command line, and in which order they
 //! count. What a value means is for the run to say.
 
+use std::collections::BTreeSet;
+
 use crate::error::PlanError;
+
+/// What is known of the flags of a model's runs by whoever reads them. `()` knows nothing.
+pub trait FlagRules {
+    /// The name of a flag, by that or by an alias of it; `None` if there is no such flag.
+    fn name(&self, flag: &str) -> Option<String>;
+}
+
+impl FlagRules for () {
+    fn name(&self, _flag: &str) -> Option<String> {
+        None
+    }
+}
 
 /// Flags that a comparison sets by itself, and by what.
 const RESERVED: &[(&str, &str)] = &[
@@ -77,10 +91,12 @@ impl Flags {
         Self(flags).checked()
     }
 
-    /// These, but where others set the same flag, the others.
+    /// These, but where others set the same flag, by whatever name, the others.
     #[must_use]
-    pub fn overridden_by(mut self, others: &Self) -> Self {
-        self.0.retain(|(name, _)| !others.has(name));
+    pub fn overridden_by(mut self, others: &Self, rules: &dyn FlagRules) -> Self {
+        let name = |flag: &str| rules.name(flag).unwrap_or_else(|| flag.to_owned());
+        let above: BTreeSet<String> = others.0.iter().map(|(flag, _)| name(flag)).collect();
+        self.0.retain(|(flag, _)| !above.contains(&name(flag)));
         self.0.extend(others.0.iter().cloned());
         self
     }
@@ -115,6 +131,16 @@ fn word(name: &str, value: &toml::Value) -> Result<String, PlanError> {
 mod tests {
     use super::*;
 
+    /// As `train` has them.
+    struct OfTraining;
+
+    impl FlagRules for OfTraining {
+        fn name(&self, flag: &str) -> Option<String> {
+            let name = if flag == "lr" { "learning-rate" } else { flag };
+            Some(name.to_owned())
+        }
+    }
+
     fn from_words(words: &str) -> Result<Flags, PlanError> {
         Flags::from_words(&words.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
     }
@@ -137,8 +163,16 @@ mod tests {
     fn the_command_line_overrides_the_file_flag_by_flag() {
         let file = from_table("epochs = 3\nbatch-size = 10\nhidden = [200, 50]").unwrap();
         let line = from_words("--batch_size 20 --hidden=7 --seed -1").unwrap();
-        let words = file.overridden_by(&line).words().join(" ");
+        let words = file.overridden_by(&line, &()).words().join(" ");
         assert_eq!(words, "--epochs=3 --batch_size 20 --hidden=7 --seed -1");
+    }
+
+    #[test]
+    fn a_flag_overrides_one_that_the_file_has_by_another_name() {
+        for (file, line) in [("learning-rate = 0.5", "--lr=0.1"), ("lr = 0.5", "--learning_rate=0.1")] {
+            let (file, line) = (from_table(file).unwrap(), from_words(line).unwrap());
+            assert_eq!(file.overridden_by(&line, &OfTraining), line);
+        }
     }
 
     #[test]

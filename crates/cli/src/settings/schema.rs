@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
+use windlass_compare::FlagRules;
 
 /// Flags that ask for something once, name this file, or are between the launcher and its tasks.
 const NOT_SETTINGS: [&str; 8] =
@@ -100,6 +101,13 @@ impl Schema {
     fn excludes(&self, one: &str, other: &str) -> bool {
         let excluded = self.find(one).map(|arg| self.command.get_arg_conflicts_with(arg)).unwrap_or_default();
         excluded.into_iter().any(|arg| name(arg) == other)
+    }
+}
+
+/// The file of a comparison and its command line are layers, too.
+impl FlagRules for Schema {
+    fn name(&self, flag: &str) -> Option<String> {
+        self.find(flag).map(name)
     }
 }
 
