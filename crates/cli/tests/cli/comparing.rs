@@ -149,6 +149,15 @@ fn a_file_has_layouts_names_and_references_and_flags_override_it() {
 }
 
 #[test]
+fn flags_override_those_of_the_file_that_they_conflict_with() {
+    let file = "model = 'linear'\nlayouts = ['single']\n[flags]\nsteps = 1000000\nthreads = 1";
+    let told = windlass("compare linear.toml --output out -- --epochs 1").with_file("linear.toml", file).run();
+    let told = told.succeeded();
+    let settings = fs::read_to_string(told.directory().join("out/runs/single/run.toml")).unwrap();
+    assert!(settings.contains("epochs = 1") && !settings.contains("\nsteps ="), "{settings}");
+}
+
+#[test]
 fn run_directories_that_are_there_are_compared() {
     let single = windlass(&format!("train {SMALL} --run-dir a/single")).run().succeeded();
     let told = single.windlass(&format!("launch {SMALL} --workers 2 --run-dir b/two")).run().succeeded();
