@@ -1,4 +1,5 @@
-//! `RUN_DIR/utilization.jsonl`: what nodes and tasks used while a run trained, as means over it.
+//! `RUN_DIR/utilization.jsonl` and what was put aside of it: what nodes and tasks used while a run trained, as means over
+//! it.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -10,6 +11,8 @@ use serde::{Deserialize, Serialize};
 use crate::error::RunError;
 
 const FILE: &str = "utilization.jsonl";
+/// What became of that file when it had grown too large.
+const EARLIER: &str = "utilization.earlier.jsonl";
 /// What the file calls the client of joined workers.
 const CLIENT: &str = "the client";
 
@@ -116,20 +119,21 @@ impl Task {
 /// What a run used. `share_processes` says that servers and workers were the same processes.
 ///
 /// # Errors
-/// If the file cannot be read. Without the file, or without a line from while the run trained, there is none.
+/// If a file cannot be read. Without one, or without a line from while the run trained, there is none.
 pub fn read(directory: &Path, share_processes: bool) -> Result<Option<Utilization>, RunError> {
-    let path = directory.join(FILE);
-    let file = match File::open(&path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(source) => return Err(RunError::Unreadable { path, source }),
-    };
     let mut means = Means::default();
-    for line in BufReader::new(file).split(b'\n') {
-        let line = line.map_err(|source| RunError::Unreadable { path: path.clone(), source })?;
-        // A process that is killed may leave half a line.
-        if let Ok(line) = serde_json::from_slice::<Line>(&line) {
-            means.add(&line, share_processes);
+    for path in [EARLIER, FILE].map(|name| directory.join(name)) {
+        let file = match File::open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+            Err(source) => return Err(RunError::Unreadable { path, source }),
+        };
+        for line in BufReader::new(file).split(b'\n') {
+            let line = line.map_err(|source| RunError::Unreadable { path: path.clone(), source })?;
+            // A process that is killed may leave half a line.
+            if let Ok(line) = serde_json::from_slice::<Line>(&line) {
+                means.add(&line, share_processes);
+            }
         }
     }
     Ok(means.into_utilization())
@@ -316,6 +320,21 @@ mod tests {
         }
         let alone = read_lines(&[line(10, &[node("a", 1.0, &[("the client", 1.0)])])], false).unwrap();
         assert_eq!((alone.ps_cpus, alone.nodes[0].role), (None, NodeRole::Worker));
+    }
+
+    #[test]
+    fn what_was_put_aside_because_there_was_much_counts_too() {
+        let directory = tempfile::tempdir().unwrap();
+        for (file, cores, cpus) in [(EARLIER, 4, 1.0), (FILE, 8, 2.0)] {
+            let line = line(10, &[node("a", cpus, &[("worker 0", cpus)])]);
+            std::fs::write(directory.path().join(file), line.replace("\"cores\":4", &format!("\"cores\":{cores}")))
+                .unwrap();
+        }
+        let used = read(directory.path(), false).unwrap().unwrap();
+        assert_eq!(used.worker_cpus, Some(1.5));
+        assert_eq!(used.nodes[0].cores, 8, "the later file has the last word");
+        std::fs::remove_file(directory.path().join(FILE)).unwrap();
+        assert_eq!(read(directory.path(), false).unwrap().unwrap().worker_cpus, Some(1.0));
     }
 
     #[test]
