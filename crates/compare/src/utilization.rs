@@ -47,7 +47,7 @@ pub struct NodeUse {
     pub received_bytes_per_second: f64,
     /// Bytes to other hosts in a second.
     pub sent_bytes_per_second: f64,
-    /// How busy its GPUs were, from 0 to 1, if it has any.
+    /// How busy its GPUs were, from 0 to 1, if it has any of which that is known.
     pub gpu_utilization: Option<f64>,
 }
 
@@ -96,7 +96,8 @@ struct Node {
 
 #[derive(Debug, Deserialize)]
 struct Gpu {
-    utilization: f64,
+    /// `None` if that is not known.
+    utilization: Option<f64>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -162,7 +163,8 @@ struct NodeSums {
     received: f64,
     sent: f64,
     gpus: f64,
-    has_gpus: bool,
+    /// Lines that tell of GPUs.
+    gpu_lines: f64,
     has_ps: bool,
     has_workers: bool,
 }
@@ -188,8 +190,11 @@ impl Means {
             sums.cpus += node.busy_cpus;
             sums.received += node.received_bytes_per_second;
             sums.sent += node.sent_bytes_per_second;
-            sums.has_gpus |= !node.gpus.is_empty();
-            sums.gpus += node.gpus.iter().map(|gpu| gpu.utilization).sum::<f64>() / node.gpus.len().max(1) as f64;
+            let known: Vec<f64> = node.gpus.iter().filter_map(|gpu| gpu.utilization).collect();
+            if !known.is_empty() {
+                sums.gpu_lines += 1.0;
+                sums.gpus += known.iter().sum::<f64>() / known.len() as f64;
+            }
             sums.has_ps |= serve_everywhere || node.tasks.iter().any(Task::is_ps);
             sums.has_workers |= node.tasks.iter().any(counts_as_worker);
         }
@@ -236,7 +241,7 @@ impl NodeSums {
             busy_cpus: mean(self.cpus),
             received_bytes_per_second: mean(self.received),
             sent_bytes_per_second: mean(self.sent),
-            gpu_utilization: self.has_gpus.then(|| mean(self.gpus)),
+            gpu_utilization: (self.gpu_lines > 0.0).then(|| self.gpus / self.gpu_lines),
         }
     }
 }
@@ -320,6 +325,16 @@ mod tests {
         }
         let alone = read_lines(&[line(10, &[node("a", 1.0, &[("the client", 1.0)])])], false).unwrap();
         assert_eq!((alone.ps_cpus, alone.nodes[0].role), (None, NodeRole::Worker));
+    }
+
+    #[test]
+    fn gpus_that_do_not_tell_how_busy_they_are_do_not_count() {
+        let line = |gpus: &str| line(10, &[node("a", 1.0, &[("worker 0", 1.0)]).replace("[]", gpus)]);
+        let of = |utilization: &str| format!(r#"{{"name":"A","utilization":{utilization}}}"#);
+        let used = |lines: &[String]| read_lines(lines, false).unwrap();
+        let (both, none) = (line(&format!("[{},{}]", of("0.5"), of("null"))), line(&format!("[{}]", of("null"))));
+        assert_eq!(used(&[both, none.clone()]).nodes[0].gpu_utilization, Some(0.5));
+        assert_eq!((used(&[none.clone()]).nodes[0].gpu_utilization, used(&[none]).worker_cpus), (None, Some(1.0)));
     }
 
     #[test]

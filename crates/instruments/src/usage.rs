@@ -60,6 +60,12 @@ pub struct NodeUsage {
 pub struct UsageMeter(Arc<Mutex<Usage>>);
 
 impl UsageMeter {
+    /// One that has measured this.
+    #[cfg(test)]
+    pub(crate) fn of(usage: Usage) -> Self {
+        Self(Arc::new(Mutex::new(usage)))
+    }
+
     /// What was measured last.
     pub fn last(&self) -> Usage {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()

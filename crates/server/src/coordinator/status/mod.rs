@@ -409,7 +409,7 @@ fn nodes(run: &Observation) -> Vec<page::Node> {
         memory_bytes: usage.node_memory_bytes,
         received_per_second: usage.received_per_second,
         sent_per_second: usage.sent_per_second,
-        gpus: usage.gpus.iter().map(|gpu| gpu.utilization).collect(),
+        gpus: usage.gpus.iter().filter_map(|gpu| gpu.utilization).collect(),
     };
     run.nodes().into_values().map(node).collect()
 }
