@@ -81,10 +81,10 @@ class RealRun:
     With `started`, only so many of the workers are there.
     """
 
-    def __init__(self, workers, *flags, model="mnist", started=None):
+    def __init__(self, workers, *flags, model="mnist", started=None, steps=100000000):
         self.directory = tempfile.TemporaryDirectory()
         ps, *rest = [f"127.0.0.1:{port}" for port in free_ports(1 + workers)]
-        cluster = ["--ps_hosts", ps, "--worker_hosts", ",".join(rest), "--steps", "100000000", *flags]
+        cluster = ["--ps_hosts", ps, "--worker_hosts", ",".join(rest), "--steps", str(steps), *flags]
         self.url = f"http://{ps}/"
         self.tasks = {}
         started = workers if started is None else started
@@ -383,6 +383,16 @@ class TrainingRun(PageTest):
         self.shoot("real-suspended-ps")
         self.run_shown.signal("ps", 0, signal.SIGCONT)
         self.wait("a live page", lambda: "not live" not in self.text("#link"))
+
+    def test_an_open_page_sees_how_its_run_ended(self):
+        # The browser asks again and again whether it goes on.
+        self.may_lose_contact = True
+        self.open_run(1, model="linear", steps=200000)
+        tasks = self.run_shown.tasks.values()
+        self.wait("the end of the run", lambda: all(task.poll() is not None for task in tasks))
+        self.wait("word of it", lambda: "has ended" in self.text("#link"))
+        self.assertIn("Over: step 200,000 reached", self.text("#headline"))
+        self.shoot("real-over")
 
     def findings(self):
         """The findings, each as a line without the badge's symbol."""

@@ -176,7 +176,9 @@ impl Program {
             Some(("decode", matches)) => decode::run(matches),
             Some(("checkpoint", matches)) => checkpoint::run(matches),
             Some(("compare", matches)) => {
-                compare::run(matches, |words, workers| self.check_run(words, Some(workers), true))
+                let check = |words: &[String], workers| self.check_run(words, Some(workers), true);
+                let schema = |model: &str| self.schema(root.clone(), &["", "train", model].map(OsString::from));
+                compare::run(matches, check, schema)
             }
             Some(("runs", matches)) => runs::run(matches),
             Some(("status", matches)) => status::run(matches),

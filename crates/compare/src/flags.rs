@@ -1,9 +1,30 @@
 //! The flags of the runs that are compared, from a table of the file or from the command line, and their precedence.
 //! This module does not know what a value means; the run does.
 
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+
 use crate::error::PlanError;
 
-/// Flags that a comparison sets itself, each with what sets it.
+/// What is known of the flags of a model's runs by whoever reads them. `()` knows nothing.
+pub trait FlagRules {
+    /// The name of a flag, by that or by an alias of it; `None` if there is no such flag.
+    fn name(&self, flag: &str) -> Option<String>;
+    /// Whether a flag goes for nothing because of others that take precedence over it, given with their values.
+    fn is_replaced(&self, flag: &str, above: &BTreeMap<String, Vec<OsString>>) -> bool;
+}
+
+impl FlagRules for () {
+    fn name(&self, _flag: &str) -> Option<String> {
+        None
+    }
+
+    fn is_replaced(&self, _flag: &str, _above: &BTreeMap<String, Vec<OsString>>) -> bool {
+        false
+    }
+}
+
+/// Flags that a comparison sets by itself, and by what.
 const RESERVED: &[(&str, &str)] = &[
     ("ps", BY_LAYOUT),
     ("workers", BY_LAYOUT),
@@ -77,10 +98,14 @@ impl Flags {
         Self(flags).checked()
     }
 
-    /// These flags, overridden by `others` where both set the same flag.
+    /// These, but where others set the same flag, by whatever name, or one that conflicts with it, the others.
     #[must_use]
-    pub fn overridden_by(mut self, others: &Self) -> Self {
-        self.0.retain(|(name, _)| !others.has(name));
+    pub fn overridden_by(mut self, others: &Self, rules: &dyn FlagRules) -> Self {
+        let name = |flag: &str| rules.name(flag).unwrap_or_else(|| flag.to_owned());
+        let above: BTreeMap<String, Vec<OsString>> =
+            others.0.iter().map(|(flag, words)| (name(flag), values(words))).collect();
+        let goes = |flag: &str| above.contains_key(flag) || rules.is_replaced(flag, &above);
+        self.0.retain(|(flag, _)| !goes(&name(flag)));
         self.0.extend(others.0.iter().cloned());
         self
     }
@@ -103,6 +128,15 @@ impl Flags {
     }
 }
 
+/// The values among a flag's words.
+fn values(words: &[String]) -> Vec<OsString> {
+    let value = |word: &String| match word.strip_prefix("--") {
+        Some(flag) => flag.split_once('=').map(|(_, value)| value.into()),
+        None => Some(word.into()),
+    };
+    words.iter().filter_map(value).collect()
+}
+
 fn word(name: &str, value: &toml::Value) -> Result<String, PlanError> {
     match value {
         toml::Value::String(text) => Ok(format!("--{name}={text}")),
@@ -114,6 +148,21 @@ fn word(name: &str, value: &toml::Value) -> Result<String, PlanError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// As `train` has them.
+    struct OfTraining;
+
+    impl FlagRules for OfTraining {
+        fn name(&self, flag: &str) -> Option<String> {
+            let name = if flag == "lr" { "learning-rate" } else { flag };
+            Some(name.to_owned())
+        }
+
+        fn is_replaced(&self, flag: &str, above: &BTreeMap<String, Vec<OsString>>) -> bool {
+            let has = |other: &str, value: &str| above.get(other).is_some_and(|values| *values == [value]);
+            (flag == "steps" && above.contains_key("epochs")) || (flag == "min-shard-bytes" && has("sharding", "whole"))
+        }
+    }
 
     fn from_words(words: &str) -> Result<Flags, PlanError> {
         Flags::from_words(&words.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
@@ -137,8 +186,27 @@ mod tests {
     fn the_command_line_overrides_the_file_flag_by_flag() {
         let file = from_table("epochs = 3\nbatch-size = 10\nhidden = [200, 50]").unwrap();
         let line = from_words("--batch_size 20 --hidden=7 --seed -1").unwrap();
-        let words = file.overridden_by(&line).words().join(" ");
+        let words = file.overridden_by(&line, &()).words().join(" ");
         assert_eq!(words, "--epochs=3 --batch_size 20 --hidden=7 --seed -1");
+    }
+
+    #[test]
+    fn a_flag_overrides_one_that_the_file_has_by_another_name() {
+        for (file, line) in [("learning-rate = 0.5", "--lr=0.1"), ("lr = 0.5", "--learning_rate=0.1")] {
+            let (file, line) = (from_table(file).unwrap(), from_words(line).unwrap());
+            assert_eq!(file.overridden_by(&line, &OfTraining), line);
+        }
+    }
+
+    #[test]
+    fn a_flag_overrides_those_that_conflict_with_it() {
+        let file = from_table("steps = 9\nmin-shard-bytes = 5\nseed = 1").unwrap();
+        let words = |line: &str| file.clone().overridden_by(&from_words(line).unwrap(), &OfTraining).words().join(" ");
+        assert_eq!(words("--epochs 2"), "--min-shard-bytes=5 --seed=1 --epochs 2");
+        for sharding in ["--sharding whole", "--sharding=whole"] {
+            assert_eq!(words(sharding), format!("--seed=1 --steps=9 {sharding}"));
+        }
+        assert_eq!(words("--sharding cut"), "--min-shard-bytes=5 --seed=1 --steps=9 --sharding cut");
     }
 
     #[test]

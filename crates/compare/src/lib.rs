@@ -22,7 +22,7 @@ pub use columns::{COLUMNS, Column, Figure};
 pub use comparison::{Comparison, Row};
 pub use error::{LayoutError, PlanError, RunError};
 pub use file::CompareFile;
-pub use flags::Flags;
+pub use flags::{FlagRules, Flags};
 pub use history::{History, Point};
 pub use layout::Layout;
 pub use measured::{Measured, Summary};

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use crate::error::PlanError;
 use crate::file::{CompareFile, LayoutEntry, Reference, ReferenceSource};
-use crate::flags::Flags;
+use crate::flags::{FlagRules, Flags};
 use crate::layout::Layout;
 
 /// The highest number of repetitions.
@@ -70,20 +70,36 @@ pub struct Wishes {
     pub words: Vec<String>,
 }
 
-impl Plan {
-    /// Combines a file and a command line. The command line takes precedence.
+impl Wishes {
+    /// The model, if one is given, and the words that are flags.
+    fn split(&self) -> (Option<&String>, &[String]) {
+        match self.words.split_first() {
+            Some((model, words)) if !model.starts_with('-') => (Some(model), words),
+            _ => (None, &self.words),
+        }
+    }
+
+    /// The model that these and a file name together.
     ///
     /// # Errors
-    /// Fails if the result is not a valid comparison.
-    pub fn new(file: CompareFile, wishes: Wishes) -> Result<Self, PlanError> {
-        let (given, words) = match wishes.words.split_first() {
-            Some((model, words)) if !model.starts_with('-') => (Some(model.clone()), words),
-            _ => (None, &*wishes.words),
-        };
-        let model = match (file.model, given) {
-            (Some(file), Some(given)) if file != given => return Err(PlanError::TwoModels { file, given }),
-            (file, given) => given.or(file).ok_or(PlanError::NoModel)?,
-        };
+    /// If they name none, or two.
+    pub fn model(&self, file: &CompareFile) -> Result<String, PlanError> {
+        match (file.model.clone(), self.split().0.cloned()) {
+            (Some(file), Some(given)) if file != given => Err(PlanError::TwoModels { file, given }),
+            (file, given) => given.or(file).ok_or(PlanError::NoModel),
+        }
+    }
+}
+
+impl Plan {
+    /// What a file and a command line say together. The command line takes precedence, by the rules of the model's
+    /// flags.
+    ///
+    /// # Errors
+    /// If that makes no comparison.
+    pub fn new(file: CompareFile, wishes: Wishes, rules: &dyn FlagRules) -> Result<Self, PlanError> {
+        let model = wishes.model(&file)?;
+        let (_, words) = wishes.split();
         let (of_file, of_line) = (Flags::from_table(&file.flags)?, Flags::from_words(words)?);
         let entries: Vec<(Layout, LayoutEntry)> = match wishes.layouts {
             Some(layouts) => layouts.into_iter().flat_map(|layout| said_of(layout, &file.layouts)).collect(),
@@ -93,7 +109,8 @@ impl Plan {
             }
         };
         let entry = |(layout, entry): (Layout, LayoutEntry)| -> Result<Entry, PlanError> {
-            let flags = of_file.clone().overridden_by(&Flags::from_table(&entry.flags)?).overridden_by(&of_line);
+            let above = Flags::from_table(&entry.flags)?.overridden_by(&of_line, rules);
+            let flags = of_file.clone().overridden_by(&above, rules);
             let name = entry.name.unwrap_or_else(|| layout.to_string());
             Ok(Entry { name: checked_name(name)?, layout, flags, reference: entry.reference })
         };
@@ -183,7 +200,7 @@ mod tests {
                         [flags]\nsteps = 100\nbatch-size = 9";
 
     fn plan(text: &str, wishes: Wishes) -> Result<Plan, PlanError> {
-        Plan::new(file::parse(text).unwrap(), wishes)
+        Plan::new(file::parse(text).unwrap(), wishes, &())
     }
 
     fn words(words: &str) -> Vec<String> {

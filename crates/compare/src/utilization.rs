@@ -1,4 +1,5 @@
-//! `RUN_DIR/utilization.jsonl`: the resources that nodes and tasks used while a run trained, averaged over the run.
+//! `RUN_DIR/utilization.jsonl` and what was put aside of it: what nodes and tasks used while a run trained, as means over
+//! it.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -10,7 +11,9 @@ use serde::{Deserialize, Serialize};
 use crate::error::RunError;
 
 const FILE: &str = "utilization.jsonl";
-/// The name of the client of joined workers in the file.
+/// What became of that file when it had grown too large.
+const EARLIER: &str = "utilization.earlier.jsonl";
+/// What the file calls the client of joined workers.
 const CLIENT: &str = "the client";
 
 /// The hardware resources that a run used, on average while it trained. The client of joined workers counts as a
@@ -44,7 +47,7 @@ pub struct NodeUse {
     pub received_bytes_per_second: f64,
     /// Bytes per second sent to other hosts.
     pub sent_bytes_per_second: f64,
-    /// The utilization of its GPUs, from 0 to 1, if it has any.
+    /// How busy its GPUs were, from 0 to 1, if it has any of which that is known.
     pub gpu_utilization: Option<f64>,
 }
 
@@ -93,7 +96,8 @@ struct Node {
 
 #[derive(Debug, Deserialize)]
 struct Gpu {
-    utilization: f64,
+    /// `None` if that is not known.
+    utilization: Option<f64>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -117,20 +121,21 @@ impl Task {
 /// Returns `None` without the file, or if no line was written while the run trained.
 ///
 /// # Errors
-/// Fails if the file cannot be read.
+/// If a file cannot be read. Without one, or without a line from while the run trained, there is none.
 pub fn read(directory: &Path, share_processes: bool) -> Result<Option<Utilization>, RunError> {
-    let path = directory.join(FILE);
-    let file = match File::open(&path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(source) => return Err(RunError::Unreadable { path, source }),
-    };
     let mut means = Means::default();
-    for line in BufReader::new(file).split(b'\n') {
-        let line = line.map_err(|source| RunError::Unreadable { path: path.clone(), source })?;
-        // A process that is killed may leave half a line.
-        if let Ok(line) = serde_json::from_slice::<Line>(&line) {
-            means.add(&line, share_processes);
+    for path in [EARLIER, FILE].map(|name| directory.join(name)) {
+        let file = match File::open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+            Err(source) => return Err(RunError::Unreadable { path, source }),
+        };
+        for line in BufReader::new(file).split(b'\n') {
+            let line = line.map_err(|source| RunError::Unreadable { path: path.clone(), source })?;
+            // A process that is killed may leave half a line.
+            if let Ok(line) = serde_json::from_slice::<Line>(&line) {
+                means.add(&line, share_processes);
+            }
         }
     }
     Ok(means.into_utilization())
@@ -159,7 +164,8 @@ struct NodeSums {
     received: f64,
     sent: f64,
     gpus: f64,
-    has_gpus: bool,
+    /// Lines that tell of GPUs.
+    gpu_lines: f64,
     has_ps: bool,
     has_workers: bool,
 }
@@ -185,8 +191,11 @@ impl Means {
             sums.cpus += node.busy_cpus;
             sums.received += node.received_bytes_per_second;
             sums.sent += node.sent_bytes_per_second;
-            sums.has_gpus |= !node.gpus.is_empty();
-            sums.gpus += node.gpus.iter().map(|gpu| gpu.utilization).sum::<f64>() / node.gpus.len().max(1) as f64;
+            let known: Vec<f64> = node.gpus.iter().filter_map(|gpu| gpu.utilization).collect();
+            if !known.is_empty() {
+                sums.gpu_lines += 1.0;
+                sums.gpus += known.iter().sum::<f64>() / known.len() as f64;
+            }
             sums.has_ps |= serve_everywhere || node.tasks.iter().any(Task::is_ps);
             sums.has_workers |= node.tasks.iter().any(counts_as_worker);
         }
@@ -233,7 +242,7 @@ impl NodeSums {
             busy_cpus: mean(self.cpus),
             received_bytes_per_second: mean(self.received),
             sent_bytes_per_second: mean(self.sent),
-            gpu_utilization: self.has_gpus.then(|| mean(self.gpus)),
+            gpu_utilization: (self.gpu_lines > 0.0).then(|| self.gpus / self.gpu_lines),
         }
     }
 }
@@ -317,6 +326,31 @@ mod tests {
         }
         let alone = read_lines(&[line(10, &[node("a", 1.0, &[("the client", 1.0)])])], false).unwrap();
         assert_eq!((alone.ps_cpus, alone.nodes[0].role), (None, NodeRole::Worker));
+    }
+
+    #[test]
+    fn gpus_that_do_not_tell_how_busy_they_are_do_not_count() {
+        let line = |gpus: &str| line(10, &[node("a", 1.0, &[("worker 0", 1.0)]).replace("[]", gpus)]);
+        let of = |utilization: &str| format!(r#"{{"name":"A","utilization":{utilization}}}"#);
+        let used = |lines: &[String]| read_lines(lines, false).unwrap();
+        let (both, none) = (line(&format!("[{},{}]", of("0.5"), of("null"))), line(&format!("[{}]", of("null"))));
+        assert_eq!(used(&[both, none.clone()]).nodes[0].gpu_utilization, Some(0.5));
+        assert_eq!((used(&[none.clone()]).nodes[0].gpu_utilization, used(&[none]).worker_cpus), (None, Some(1.0)));
+    }
+
+    #[test]
+    fn what_was_put_aside_because_there_was_much_counts_too() {
+        let directory = tempfile::tempdir().unwrap();
+        for (file, cores, cpus) in [(EARLIER, 4, 1.0), (FILE, 8, 2.0)] {
+            let line = line(10, &[node("a", cpus, &[("worker 0", cpus)])]);
+            std::fs::write(directory.path().join(file), line.replace("\"cores\":4", &format!("\"cores\":{cores}")))
+                .unwrap();
+        }
+        let used = read(directory.path(), false).unwrap().unwrap();
+        assert_eq!(used.worker_cpus, Some(1.5));
+        assert_eq!(used.nodes[0].cores, 8, "the later file has the last word");
+        std::fs::remove_file(directory.path().join(FILE)).unwrap();
+        assert_eq!(read(directory.path(), false).unwrap().unwrap().worker_cpus, Some(1.0));
     }
 
     #[test]

@@ -80,7 +80,8 @@ fn repeated(repeat: u32) -> Comparison {
     let text = "title = 'Digits'\nmodel = 'mnist'\n[reference]\nname = 'TensorFlow'\ntolerance = 0.02\n\
         [[layouts]]\nlayout = 'single'\nreference = { score = 0.72, epoch_seconds = 1.3 }\n\
         [[layouts]]\nlayout = '1ps2w-async'\nreference = { score = 0.75 }";
-    let plan = Plan::new(file::parse(text).unwrap(), Wishes { repeat: Some(repeat), ..Wishes::default() }).unwrap();
+    let wishes = Wishes { repeat: Some(repeat), ..Wishes::default() };
+    let plan = Plan::new(file::parse(text).unwrap(), wishes, &()).unwrap();
     let mut comparison = Comparison::new(&plan);
     for planned in plan.runs() {
         let off = f64::from(planned.repetition) / 100.0;

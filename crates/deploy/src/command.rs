@@ -120,7 +120,7 @@ pub(crate) fn arguments(request: &Request, job: Job, naming: &Naming<'_>) -> Vec
 
 /// Whether the user has named devices.
 fn says_where(command: &[String]) -> bool {
-    command.iter().any(|word| ["--device", "--devices"].contains(&normal(word).as_str()))
+    command.iter().any(|word| ["--device", "--devices", "--place"].contains(&normal(word).as_str()))
 }
 
 /// Refuses a number of replicas that would leave GPUs idle or exceed them.

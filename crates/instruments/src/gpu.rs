@@ -11,8 +11,8 @@ pub struct GpuUsage {
     pub index: u32,
     /// The name of the GPU.
     pub name: String,
-    /// The share of the time in which it was busy.
-    pub utilization: f64,
+    /// The share of the time in which it was busy, where that is known: of one that is divided (MIG) it is not.
+    pub utilization: Option<f64>,
     /// Memory in use.
     pub memory_used_bytes: u64,
     /// Total memory.
@@ -55,7 +55,7 @@ fn usage(nvml: &Nvml, index: u32) -> Result<GpuUsage, NvmlError> {
     Ok(GpuUsage {
         index,
         name: device.name()?,
-        utilization: f64::from(device.utilization_rates()?.gpu) / 100.0,
+        utilization: device.utilization_rates().ok().map(|rates| f64::from(rates.gpu) / 100.0),
         memory_used_bytes: memory.used,
         memory_bytes: memory.total,
     })

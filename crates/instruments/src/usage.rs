@@ -1,5 +1,6 @@
 //! The hardware usage of this process and its host: processors, memory, network, GPUs.
 
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -60,7 +61,13 @@ pub struct NodeUsage {
 pub struct UsageMeter(Arc<Mutex<Usage>>);
 
 impl UsageMeter {
-    /// Returns the last measurement.
+    /// One that has measured this.
+    #[cfg(test)]
+    pub(crate) fn of(usage: Usage) -> Self {
+        Self(Arc::new(Mutex::new(usage)))
+    }
+
+    /// What was measured last.
     pub fn last(&self) -> Usage {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -131,7 +138,7 @@ impl Probe {
         let cpus = self.before.map_or(0.0, |(_, before)| per_second((cpu_seconds - before).max(0.0)));
         self.before = Some((now, cpu_seconds));
         let names: Vec<&str> = self.networks.keys().map(String::as_str).collect();
-        let counted = to_other_hosts(&names);
+        let counted = to_other_hosts(&names, has_device);
         let interfaces =
             || self.networks.iter().filter(|(name, _)| counted.contains(&name.as_str())).map(|(_, data)| data);
         let sums = |received: fn(&NetworkData) -> u64, sent: fn(&NetworkData) -> u64| {
@@ -162,18 +169,23 @@ impl Probe {
     }
 }
 
-/// Selects the interfaces whose bytes come from or go to other hosts, so that each byte counts once. If a container has
-/// only virtual interfaces, those count.
-fn to_other_hosts<'a>(interfaces: &[&'a str]) -> Vec<&'a str> {
-    let of = |is_counted: fn(&str) -> bool| -> Vec<&'a str> {
+/// Of all interfaces those by which bytes come from or go to other hosts, each byte once: those with a device. Where none
+/// is known to have one, as in a container, names tell. A container may have none but a virtual one, which then counts.
+fn to_other_hosts<'a>(interfaces: &[&'a str], has_device: impl Fn(&str) -> bool) -> Vec<&'a str> {
+    let of = |is_counted: &dyn Fn(&str) -> bool| -> Vec<&'a str> {
         interfaces.iter().copied().filter(|name| is_counted(name)).collect()
     };
-    let real = of(|name| !is_virtual(name));
-    if real.is_empty() { of(|name| !name.starts_with("lo")) } else { real }
+    let ways: [&dyn Fn(&str) -> bool; 3] = [&has_device, &|name| !is_virtual(name), &|name| !name.starts_with("lo")];
+    ways.into_iter().map(of).find(|counted| !counted.is_empty()).unwrap_or_default()
 }
 
-/// True for interfaces whose bytes also pass another interface or never leave the host: bridges, tunnels, VLANs
-/// (`eth0.100`), and the host's ends of interfaces of containers and virtual machines.
+/// Whether Linux knows a device behind this interface; false on other systems.
+fn has_device(interface: &str) -> bool {
+    Path::new("/sys/class/net").join(interface).join("device").exists()
+}
+
+/// Guesses by the name. What passes such an interface passes another one too, or never leaves the host: bridges,
+/// tunnels, VLANs (`eth0.100`), and the ends of those that containers and virtual machines have.
 fn is_virtual(interface: &str) -> bool {
     const PREFIXES: [&str; 21] = [
         "lo", "veth", "docker", "br", "virbr", "cni", "flannel", "cali", "bond", "team", "lxc", "cilium", "vnet",
@@ -217,9 +229,18 @@ mod tests {
     #[test]
     fn bytes_are_counted_where_they_leave_the_host_and_once() {
         let of_a_node = ["lo", "eth0", "eth0.100", "br0", "docker0", "lxc8a1", "wg0", "veth12"];
-        assert_eq!(to_other_hosts(&of_a_node), ["eth0"]);
-        assert_eq!(to_other_hosts(&["lo", "tap0"]), ["tap0"], "a container of a user");
-        assert_eq!(to_other_hosts(&["lo"]), [""; 0]);
+        let by_name = |interfaces| to_other_hosts(interfaces, |_| false);
+        assert_eq!(by_name(&of_a_node), ["eth0"]);
+        assert_eq!(by_name(&["lo", "tap0"]), ["tap0"], "a container of a user");
+        assert_eq!(by_name(&["lo"]), [""; 0]);
+    }
+
+    #[test]
+    fn interfaces_are_told_by_their_devices_where_there_are_any() {
+        let of_a_node = ["lo", "bright0", "team-nic", "azv3f2", "gke81", "ovs-system"];
+        let devices = ["bright0", "team-nic"];
+        assert_eq!(to_other_hosts(&of_a_node, |name| devices.contains(&name)), devices);
+        assert!(!has_device("lo"));
     }
 
     #[test]

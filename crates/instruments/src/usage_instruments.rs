@@ -32,11 +32,33 @@ impl Readable for UsageMeter {
         let memory = by_gpu("windlass_gpu_memory_bytes", "Memory of the GPU.");
         for gpu in &node.gpus {
             let labels = [&gpu.index.to_string(), &gpu.name];
-            busy.with_label_values(&labels).set(gpu.utilization);
+            gpu.utilization.iter().for_each(|share| busy.with_label_values(&labels).set(*share));
             used.with_label_values(&labels).set(gpu.memory_used_bytes as f64);
             memory.with_label_values(&labels).set(gpu.memory_bytes as f64);
         }
         instruments.extend([busy, used, memory].map(|gauges| Box::new(gauges) as Box<dyn Collector>));
         instruments
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpu::GpuUsage;
+    use crate::usage::Usage;
+
+    #[test]
+    fn a_gpu_that_does_not_tell_how_busy_it_is_tells_of_its_memory() {
+        let mut usage = Usage::default();
+        for (index, utilization) in [(0, Some(0.5)), (1, None)] {
+            let gpu = GpuUsage { index, utilization, memory_used_bytes: 1, memory_bytes: 2, ..GpuUsage::default() };
+            usage.node.gpus.push(gpu);
+        }
+        let read = UsageMeter::of(usage).instruments();
+        let families: Vec<_> = read.iter().flat_map(|instrument| instrument.collect()).collect();
+        let count = |name: &str| families.iter().find(|family| family.name() == name).map(|it| it.get_metric().len());
+        assert_eq!(count("windlass_gpu_utilization_ratio"), Some(1));
+        assert_eq!(count("windlass_gpu_memory_used_bytes"), Some(2));
+        assert_eq!(count("windlass_gpu_memory_bytes"), Some(2));
     }
 }

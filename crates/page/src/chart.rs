@@ -51,17 +51,22 @@ pub(crate) struct Tick {
 
 impl Chart {
     pub(crate) fn new(curve: &Curve) -> Self {
-        let points: Vec<(u64, Option<f64>)> = curve.points().iter().map(|(x, y)| (*x, y.map(five_digits))).collect();
-        let finite: Vec<(u64, f64)> = points.iter().filter_map(|(x, y)| Some((*x, (*y)?))).collect();
+        let mut points: Vec<(u64, Option<f64>)> =
+            curve.points().iter().map(|(x, y)| (*x, y.map(five_digits))).collect();
         let name = crate::figures::plain(&curve.name);
         let Some(last) = curve.last() else {
             return Self { name, latest: "–".into(), caption: "no values yet".into(), ..Self::default() };
         };
+        let last_value = last.1.is_finite().then_some(last.1);
+        if points.is_empty() {
+            points.push((last.0, last_value.map(five_digits)));
+        }
+        let finite: Vec<(u64, f64)> = points.iter().filter_map(|(x, y)| Some((*x, (*y)?))).collect();
         let (scale, y_values) = scale(&points, &finite);
-        let lowest = finite.iter().min_by(|a, b| a.1.total_cmp(&b.1));
-        let highest = finite.iter().max_by(|a, b| a.1.total_cmp(&b.1));
-        let extent = match (lowest, highest) {
-            (Some(low), Some(high)) => format!("; between {} and {}", curve.shown(low.1), curve.shown(high.1)),
+        // Points are means, and the last value may be in none yet.
+        let values = || finite.iter().map(|(_, y)| *y).chain(last_value);
+        let extent = match (values().reduce(f64::min), values().reduce(f64::max)) {
+            (Some(low), Some(high)) => format!("; between {} and {}", curve.shown(low), curve.shown(high)),
             _ => String::new(),
         };
         let caption = format!("{} at step {}{extent}", curve.shown(last.1), count(last.0));
@@ -215,6 +220,14 @@ mod tests {
         assert_eq!(labels(&chart.y_ticks), ["0", "0.2", "0.4", "0.6", "0.8", "1"]);
         assert_eq!(labels(&chart.x_ticks), ["0", "10", "20", "30"]);
         assert_eq!(chart.caption, "0.1100 at step 30; between 0.1100 and 0.9300");
+    }
+
+    #[test]
+    fn a_caption_tells_the_latest_measurement_although_points_are_means() {
+        let mut values = vec![0.5; 500];
+        values.push(0.25);
+        assert_eq!(chart(&values).caption, "0.2500 at step 5,000; between 0.2500 and 0.5000");
+        assert_eq!(chart(&values).latest, "0.2500");
     }
 
     #[test]

@@ -22,6 +22,8 @@ pub struct Curve {
     merged: u32,
     /// The measurements collected for the next point.
     open: Open,
+    /// Step and value of the latest measurement, which may be part of a point or of the one to come.
+    latest: Option<(u64, Option<f64>)>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -46,10 +48,12 @@ impl Curve {
     /// Adds a measurement. If its step is not after the last one, the run has rolled back, and all points from that
     /// step on are dropped.
     pub fn push(&mut self, step: u64, value: f64) {
-        if self.points.last().is_some_and(|(last, _)| *last >= step) {
-            self.points.retain(|(earlier, _)| *earlier < step);
+        if self.last().is_some_and(|(last, _)| last > step) {
+            // Some of it may have been measured before that step, but it is not known which.
             self.open = Open::default();
         }
+        self.points.truncate(self.points.partition_point(|(earlier, _)| *earlier < step));
+        self.latest = Some((step, value.is_finite().then_some(value)));
         self.open.count = self.open.count.saturating_add(1);
         self.open.sum += if value.is_finite() { value } else { 0.0 };
         self.open.broken |= !value.is_finite();
@@ -68,9 +72,11 @@ impl Curve {
         &self.points
     }
 
-    /// The last point.
+    /// Step and value of the latest measurement, as it was measured.
     pub fn last(&self) -> Option<(u64, f64)> {
-        self.points.last().map(|(step, value)| (*step, value.unwrap_or(f64::NAN)))
+        // An earlier version has left only the points.
+        let last = self.latest.or_else(|| self.points.last().copied());
+        last.map(|(step, value)| (step, value.unwrap_or(f64::NAN)))
     }
 
     fn merge_pairs(&mut self) {
@@ -100,11 +106,50 @@ mod tests {
     }
 
     #[test]
+    fn the_last_value_is_the_latest_measurement_however_long_the_curve() {
+        let mut curve = Curve::new("loss");
+        for step in 1..=5_003 {
+            curve.push(step, step as f64);
+            assert_eq!(curve.last(), Some((step, step as f64)));
+        }
+        assert!(curve.points().last().unwrap().0 < 5_003, "it is in no point yet");
+        let json = serde_json::to_string(&curve).unwrap();
+        assert_eq!(serde_json::from_str::<Curve>(&json).unwrap(), curve);
+    }
+
+    #[test]
+    fn the_last_value_of_a_curve_of_an_earlier_version_is_its_last_point() {
+        let curve: Curve = serde_json::from_str(r#"{"name": "loss", "points": [[10, 0.5], [20, 0.25]]}"#).unwrap();
+        assert_eq!(curve.last(), Some((20, 0.25)));
+    }
+
+    #[test]
     fn rolling_back_forgets_what_came_after() {
         let mut curve = Curve::new("loss");
         [10, 20, 30].into_iter().for_each(|step| curve.push(step, 1.0));
         curve.push(20, 2.0);
         assert_eq!(curve.points(), [(10, Some(1.0)), (20, Some(2.0))]);
+    }
+
+    #[test]
+    fn rolling_back_forgets_what_is_in_no_point_yet() {
+        let mut curve = Curve::new("loss");
+        (1..=4 * MOST_POINTS as u64).for_each(|step| curve.push(step, 1.0));
+        let end = curve.points().last().unwrap().0;
+        let every = end - curve.points()[curve.points().len() - 2].0;
+        assert!(every > 2, "a point stands for several measurements");
+        curve.push(end + 2, 1000.0);
+        (end + 1..=end + every).for_each(|step| curve.push(step, 1.0));
+        assert_eq!(curve.points().last(), Some(&(end + every, Some(1.0))));
+    }
+
+    #[test]
+    fn rolling_back_to_the_beginning_leaves_the_new_measurement_alone() {
+        let mut curve = Curve::new("loss");
+        (1..=4 * MOST_POINTS as u64).for_each(|step| curve.push(step, 1.0));
+        curve.push(1, 2.0);
+        assert_eq!((curve.points(), curve.last()), ([].as_slice(), Some((1, 2.0))));
+        assert_eq!(crate::chart::Chart::new(&curve).caption, "2.000 at step 1; between 2.000 and 2.000");
     }
 
     #[test]

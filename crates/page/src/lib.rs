@@ -6,10 +6,10 @@
 //!
 //! ```
 //! use std::sync::Arc;
-//! use windlass_page::{Status, router};
+//! use windlass_page::{Status, Viewers, router};
 //!
 //! let (status, receiver) = tokio::sync::watch::channel(Arc::new(Status::default()));
-//! let page: axum::Router = router(receiver);
+//! let page: axum::Router = router(receiver, Viewers::default());
 //! status.send_modify(|shown| *shown = Arc::new(Status { step: 40, ..Status::default() }));
 //! # drop(page);
 //! ```
@@ -35,7 +35,7 @@ pub use curve::Curve;
 pub use headline::headline;
 pub use record::{LastStatus, STATUS_FILE};
 pub use screen::{Screen, Scroll, Silence};
-pub use serve::{EVENTS_PATH, router};
+pub use serve::{EVENTS_PATH, Viewers, router};
 pub use status::{Checkpoint, Node, Phase, Server, Site, State, Status, TimeSplit, Worker};
 pub use text::text;
 pub use timeline::{Event, EventKind, Timeline};

@@ -1,7 +1,8 @@
 //! The page, its assets and its data over HTTP.
 //!
-//! Nothing that is served refers to another host, and the policy sent with it keeps browsers from loading or running
-//! anything else. The data sent to each viewer is bounded: see [`Pace`].
+//! Nothing served refers to another host, and the policy sent with it keeps browsers from loading or running anything
+//! else. How much a viewer is sent is bounded: see [`Pace`]. How the run ended is sent without a pause, because the
+//! process that serves the page soon ends, too.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use tokio::time::Instant;
 
 use crate::changes;
 use crate::html;
-use crate::status::Status;
+use crate::status::{Phase, Status};
 use crate::view::View;
 
 /// The path of the response that stays open. Code that closes long-lived connections must spare this one.
@@ -43,10 +44,28 @@ const BYTES_PER_SECOND: f64 = 16_000.0;
 /// to look up that one's progress first.
 const FIRST_LOOK: Duration = Duration::from_millis(2500);
 
+/// Those who have the page open. Clones are the same.
+#[derive(Debug, Clone)]
+pub struct Viewers(Arc<Semaphore>);
+
+impl Default for Viewers {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(MOST_VIEWERS)))
+    }
+}
+
+impl Viewers {
+    /// Waits until all of them have been sent how the run ended, but no longer than this. For that, the sender of the
+    /// status has to be dropped. There are no new ones from then on.
+    pub async fn have_left(&self, longest: Duration) {
+        let _ = tokio::time::timeout(longest, self.0.acquire_many(MOST_VIEWERS as u32)).await;
+    }
+}
+
 #[derive(Clone)]
 struct Source {
     status: watch::Receiver<Arc<Status>>,
-    viewers: Arc<Semaphore>,
+    viewers: Viewers,
 }
 
 impl Source {
@@ -63,7 +82,7 @@ async fn await_first(status: &mut watch::Receiver<Arc<Status>>) {
 }
 
 /// Serves the page at `/`, its data at `/status.json`, and changes to it at [`EVENTS_PATH`] until the sender is dropped.
-pub fn router(status: watch::Receiver<Arc<Status>>) -> Router {
+pub fn router(status: watch::Receiver<Arc<Status>>, viewers: Viewers) -> Router {
     let asset = |kind: &'static str, content: &'static str| {
         let headers = [(header::CONTENT_TYPE, kind), (header::CACHE_CONTROL, "no-cache")];
         get(move || std::future::ready((headers, content)))
@@ -76,7 +95,7 @@ pub fn router(status: watch::Receiver<Arc<Status>>) -> Router {
         .route("/page.js", asset("text/javascript; charset=utf-8", include_str!("../assets/page.js")))
         .route("/icon.svg", asset("image/svg+xml", include_str!("../assets/icon.svg")))
         .layer(axum::middleware::map_response(guard))
-        .with_state(Source { status, viewers: Arc::new(Semaphore::new(MOST_VIEWERS)) })
+        .with_state(Source { status, viewers })
 }
 
 async fn guard(mut response: Response) -> Response {
@@ -99,7 +118,7 @@ async fn status_json(State(source): State<Source>) -> impl IntoResponse {
 }
 
 async fn events(State(source): State<Source>) -> Response {
-    match source.viewers.try_acquire_owned() {
+    match source.viewers.0.try_acquire_owned() {
         Ok(seat) => Sse::new(stream(source.status, seat)).keep_alive(KeepAlive::default()).into_response(),
         Err(_) => (StatusCode::SERVICE_UNAVAILABLE, "too many viewers\n").into_response(),
     }
@@ -110,9 +129,13 @@ fn stream(
     status: watch::Receiver<Arc<Status>>,
     seat: OwnedSemaphorePermit,
 ) -> impl Stream<Item = Result<Event, Infallible>> {
-    let viewer = Viewer { status, shown: None, pace: Pace::default(), _seat: seat };
+    let viewer = Viewer { status, shown: None, has_ended: false, pace: Pace::default(), _seat: seat };
     futures::stream::unfold(viewer, |mut viewer| async move {
-        let data = viewer.next().await?;
+        let Some(data) = viewer.next().await else {
+            // What was sent before is written to the socket before the seat is given up: the process may then end.
+            tokio::task::yield_now().await;
+            return None;
+        };
         Some((Ok(Event::default().data(data)), viewer))
     })
 }
@@ -120,6 +143,8 @@ fn stream(
 struct Viewer {
     status: watch::Receiver<Arc<Status>>,
     shown: Option<Value>,
+    /// Whether the run has ended in what is shown.
+    has_ended: bool,
     pace: Pace,
     _seat: OwnedSemaphorePermit,
 }
@@ -134,9 +159,12 @@ impl Viewer {
                     Ok(changed) => changed.ok()?,
                     Err(_) => return Some(self.nothing_new()),
                 }
-                tokio::time::sleep_until(self.pace.next_at).await;
+                // Neither how the run ended nor the last that is known of it may come too late.
+                let ends = self.status.wait_for(|status| !self.has_ended && has_ended(&status.phase));
+                let _ = tokio::time::timeout_at(self.pace.next_at, ends).await;
             }
             let status = self.status.borrow_and_update().clone();
+            self.has_ended = has_ended(&status.phase);
             let view = serde_json::to_value(View::new(&status)).ok()?;
             let change = match &self.shown {
                 None => Some(json!({ "$set": view })),
@@ -161,8 +189,12 @@ impl Viewer {
     }
 }
 
-/// Spaces events so that a viewer gets at most one per [`EVENT_EVERY`], and [`BYTES_PER_SECOND`] on average. Changes in
-/// between are merged into the next event.
+fn has_ended(phase: &Phase) -> bool {
+    matches!(phase, Phase::Over | Phase::Stopped { .. } | Phase::Failed { .. })
+}
+
+/// Spaces events so that a viewer gets at most one per [`EVENT_EVERY`], and [`BYTES_PER_SECOND`] on average. What
+/// happens meanwhile is part of the next event.
 struct Pace {
     next_at: Instant,
     speak_at: Instant,
@@ -194,7 +226,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_first_viewers_of_a_coordinator_see_what_it_knows_and_wait_for_that_only_a_moment() {
         let (sender, status) = watch::channel(Arc::default());
-        let source = Source { status, viewers: Arc::new(Semaphore::new(1)) };
+        let source = Source { status, viewers: Viewers::default() };
         assert_eq!(source.status().await.step, 0, "nothing is known in time");
         let known = async {
             tokio::time::sleep(FIRST_LOOK / 2).await;

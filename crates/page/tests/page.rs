@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{Request, Response, StatusCode, header};
-use futures::StreamExt;
+use futures::{FutureExt, StreamExt};
 use tokio::sync::watch;
 use tower::ServiceExt;
 use windlass_core::cluster::TaskId;
 use windlass_core::hang::Wait;
 use windlass_core::straggler::Verdict;
-use windlass_page::{Curve, EVENTS_PATH, Event, EventKind, Phase, Site, State, Status, router, text};
+use windlass_page::{Curve, EVENTS_PATH, Event, EventKind, Phase, Site, State, Status, Viewers, router, text};
 
 use statuses::{hanging, server, training, with_straggler_and_dead_worker};
 
@@ -23,7 +23,7 @@ const ASSETS: [&str; 3] = ["/page.css", "/page.js", "/icon.svg"];
 
 async fn get(status: Status, path: &str) -> Response<Body> {
     let (_sender, receiver) = watch::channel(Arc::new(status));
-    router(receiver).oneshot(Request::get(path).body(Body::empty()).unwrap()).await.unwrap()
+    router(receiver, Viewers::default()).oneshot(Request::get(path).body(Body::empty()).unwrap()).await.unwrap()
 }
 
 async fn body(status: Status, path: &str) -> String {
@@ -64,7 +64,8 @@ async fn nothing_served_names_another_host() {
 async fn whole_view(status: Status) -> String {
     let (_sender, receiver) = watch::channel(Arc::new(status));
     let request = Request::get(EVENTS_PATH).body(Body::empty()).unwrap();
-    let mut events = router(receiver).oneshot(request).await.unwrap().into_body().into_data_stream();
+    let mut events =
+        router(receiver, Viewers::default()).oneshot(request).await.unwrap().into_body().into_data_stream();
     let whole = String::from_utf8(events.next().await.unwrap().unwrap().to_vec()).unwrap();
     assert!(whole.starts_with("data: {\"$set\":{"), "{whole}");
     whole
@@ -139,7 +140,8 @@ async fn the_status_can_be_read_back() {
 async fn viewers_get_the_whole_view_once_and_then_what_changes() {
     let (sender, receiver) = watch::channel(Arc::new(training(32)));
     let request = Request::get(EVENTS_PATH).body(Body::empty()).unwrap();
-    let mut events = router(receiver).oneshot(request).await.unwrap().into_body().into_data_stream();
+    let mut events =
+        router(receiver, Viewers::default()).oneshot(request).await.unwrap().into_body().into_data_stream();
     let whole = String::from_utf8(events.next().await.unwrap().unwrap().to_vec()).unwrap();
     assert!(whole.starts_with("data: {\"$set\":{"), "{}", &whole[..60]);
     sender.send_modify(|status| {
@@ -154,10 +156,50 @@ async fn viewers_get_the_whole_view_once_and_then_what_changes() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_viewer_sees_how_the_run_ended_without_a_pause_and_is_waited_for() {
+    let (sender, receiver) = watch::channel(Arc::new(training(32)));
+    let viewers = Viewers::default();
+    let request = Request::get(EVENTS_PATH).body(Body::empty()).unwrap();
+    let mut events = router(receiver, viewers.clone()).oneshot(request).await.unwrap().into_body().into_data_stream();
+    events.next().await.unwrap().unwrap();
+    let began = tokio::time::Instant::now();
+    // As if it were asleep after the change before.
+    sender.send_replace(Arc::new(Status { step: 7_801, ..training(32) }));
+    assert!(events.next().now_or_never().is_none(), "it pauses");
+    sender.send_replace(Arc::new(training(32).ended(Phase::Over)));
+    let end = String::from_utf8(events.next().await.unwrap().unwrap().to_vec()).unwrap();
+    assert!(end.contains(r#""word":"over""#), "{end}");
+    sender.send_replace(Arc::new(Status { step: 10_000, ..training(32).ended(Phase::Over) }));
+    drop(sender);
+    let mut left = std::pin::pin!(viewers.have_left(Duration::from_secs(1)));
+    assert!(left.as_mut().now_or_never().is_none(), "there is a viewer");
+    let last = String::from_utf8(events.next().await.unwrap().unwrap().to_vec()).unwrap();
+    assert!(last.contains("10,000"), "{last}");
+    assert!(events.next().await.is_none(), "nothing can change any more");
+    left.await;
+    assert_eq!(began.elapsed(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn viewers_are_waited_for_only_if_there_are_any_and_not_for_ever() {
+    let (_sender, receiver) = watch::channel(Arc::new(training(1)));
+    let (viewers, longest) = (Viewers::default(), Duration::from_millis(500));
+    let router = router(receiver, viewers.clone());
+    let began = tokio::time::Instant::now();
+    viewers.have_left(longest).await;
+    assert_eq!(began.elapsed(), Duration::ZERO);
+    let _viewer = router.oneshot(Request::get(EVENTS_PATH).body(Body::empty()).unwrap()).await.unwrap();
+    viewers.have_left(longest).await;
+    // A timer is exact to a millisecond.
+    assert!(began.elapsed() < 2 * longest && began.elapsed() >= longest, "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_viewer_hears_something_even_if_nothing_changes() {
     let (sender, receiver) = watch::channel(Arc::new(training(1)));
     let request = Request::get(EVENTS_PATH).body(Body::empty()).unwrap();
-    let mut events = router(receiver).oneshot(request).await.unwrap().into_body().into_data_stream();
+    let mut events =
+        router(receiver, Viewers::default()).oneshot(request).await.unwrap().into_body().into_data_stream();
     let began = tokio::time::Instant::now();
     events.next().await.unwrap().unwrap();
     for heard in 1..=3 {
@@ -193,7 +235,7 @@ async fn what_rollbacks_have_lost_is_a_figure() {
 #[tokio::test]
 async fn there_is_a_limit_to_viewers_but_the_page_is_served_to_all() {
     let (_sender, receiver) = watch::channel(Arc::new(training(1)));
-    let router = router(receiver);
+    let router = router(receiver, Viewers::default());
     let ask = |path: &str| router.clone().oneshot(Request::get(path).body(Body::empty()).unwrap());
     let mut viewers = Vec::new();
     for _ in 0..32 {

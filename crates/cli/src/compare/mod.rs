@@ -13,6 +13,7 @@ use windlass_runs::names::RUNS;
 use crate::config::read_text;
 use crate::failure::Failure;
 use crate::runs::named;
+use crate::settings::Schema;
 use crate::terminal::Terminal;
 use crate::{output, terminal};
 use runner::Runner;
@@ -72,11 +73,16 @@ pub(crate) fn command() -> Command {
     CompareCommand::command().name("compare").about("Run a model in several layouts and compare the results")
 }
 
-/// Runs the command. `check` refuses a model and flags that no run with this number of workers could have.
-pub(crate) fn run(matches: &ArgMatches, check: impl Fn(&[String], u32) -> Result<(), Failure>) -> Result<(), Failure> {
+/// Compares. `check` refuses a model and flags that no run could have, for so many workers; `schema` has the flags of a
+/// model, if there is such a model.
+pub(crate) fn run(
+    matches: &ArgMatches,
+    check: impl Fn(&[String], u32) -> Result<(), Failure>,
+    schema: impl Fn(&str) -> Option<Schema>,
+) -> Result<(), Failure> {
     let command = CompareCommand::from_arg_matches(matches).map_err(Failure::usage)?;
     let are_directories = command.paths.first().is_some_and(|path| named(path).is_dir()) || command.paths.len() > 1;
-    if are_directories { command.compare_directories() } else { command.compare_layouts(check) }
+    if are_directories { command.compare_directories() } else { command.compare_layouts(check, schema) }
 }
 
 impl CompareCommand {
@@ -96,7 +102,11 @@ impl CompareCommand {
         Ok(())
     }
 
-    fn compare_layouts(self, check: impl Fn(&[String], u32) -> Result<(), Failure>) -> Result<(), Failure> {
+    fn compare_layouts(
+        self,
+        check: impl Fn(&[String], u32) -> Result<(), Failure>,
+        schema: impl Fn(&str) -> Option<Schema>,
+    ) -> Result<(), Failure> {
         let (file, name) = match &*self.paths {
             [] => (CompareFile::default(), None),
             [path, ..] => (read_file(path)?, path.file_stem().map(|stem| stem.to_string_lossy().into_owned())),
@@ -108,7 +118,12 @@ impl CompareCommand {
             score: self.score.clone(),
             words: self.words.clone(),
         };
-        let plan = Plan::new(file, wishes).map_err(unusable)?;
+        let plan = match schema(&wishes.model(&file).map_err(unusable)?) {
+            Some(schema) => Plan::new(file, wishes, &schema),
+            // Refused below, as is whatever flags it is given.
+            None => Plan::new(file, wishes, &()),
+        };
+        let plan = plan.map_err(unusable)?;
         for (words, workers) in plan.training_words() {
             check(&words, workers)?;
         }

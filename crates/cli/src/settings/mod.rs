@@ -117,12 +117,7 @@ impl<'a> Resolver<'a> {
 
     /// Adds a layer below the existing ones.
     fn add(&mut self, layer: Vec<Stated>) {
-        let is_in_force = |stated: &&Stated| {
-            let is_off =
-                self.schema.find(&stated.name).filter(|arg| is_switch(arg)).map(|arg| switch_value(arg, false));
-            is_off.is_none_or(|off| stated.values != [off])
-        };
-        let in_force = self.stated.values().filter(is_in_force);
+        let in_force = self.stated.values().filter(|stated| !self.schema.is_off(&stated.name, &stated.values));
         let above: BTreeMap<String, Vec<OsString>> =
             in_force.map(|stated| (stated.name.clone(), stated.values.clone())).collect();
         for stated in layer {

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
+use windlass_compare::FlagRules;
 
 /// Flags that request a single action, name this file, or are internal to the launcher and its tasks.
 const NOT_SETTINGS: [&str; 8] =
@@ -89,7 +90,12 @@ impl Schema {
         }
     }
 
-    /// Whether a setting of a lower layer is ignored because of those in higher layers.
+    /// Whether this turns a switch off, which conflicts with nothing.
+    pub(crate) fn is_off(&self, name: &str, values: &[OsString]) -> bool {
+        self.find(name).filter(|arg| is_switch(arg)).is_some_and(|arg| values == [switch_value(arg, false)])
+    }
+
+    /// Whether a setting of a lower layer goes for nothing because of those of higher layers, which turn no switch off.
     pub(crate) fn is_replaced(&self, name: &str, above: &BTreeMap<String, Vec<OsString>>) -> bool {
         let replaced = REPLACES.iter().any(|(by, replaced)| above.contains_key(*by) && replaced.contains(&name));
         let is = |setting: &str, value: &str| above.get(setting).is_some_and(|values| *values == [value]);
@@ -100,6 +106,18 @@ impl Schema {
     fn excludes(&self, one: &str, other: &str) -> bool {
         let excluded = self.find(one).map(|arg| self.command.get_arg_conflicts_with(arg)).unwrap_or_default();
         excluded.into_iter().any(|arg| name(arg) == other)
+    }
+}
+
+/// The file of a comparison and its command line are layers, too.
+impl FlagRules for Schema {
+    fn name(&self, flag: &str) -> Option<String> {
+        self.find(flag).map(name)
+    }
+
+    fn is_replaced(&self, flag: &str, above: &BTreeMap<String, Vec<OsString>>) -> bool {
+        let in_force = above.iter().filter(|(other, values)| !self.is_off(other, values));
+        Self::is_replaced(self, flag, &in_force.map(|(other, values)| (other.clone(), values.clone())).collect())
     }
 }
 

@@ -135,15 +135,26 @@ fn a_run_that_fails_is_told_of_and_the_others_are_run() {
 
 #[test]
 fn a_file_has_layouts_names_and_references_and_flags_override_it() {
-    let file = "title = 'Small digits'\nmodel = 'mnist'\n[flags]\nhidden = [8]\nsteps = 1000000\nthreads = 1\n\
+    let file = "title = 'Small digits'\nmodel = 'mnist'\n[flags]\nhidden = [8]\nsteps = 1000000\nthreads = 1\nlr = 0.2\n\
                 [reference]\nname = 'a guess'\ntolerance = 1.0\n\
                 [[layouts]]\nlayout = 'single'\nname = 'alone'\nreference = { score = 0.5 }";
-    let told = windlass("compare digits.toml --output out -- --steps 40").with_file("digits.toml", file).run();
+    let told = windlass("compare digits.toml --output out -- --steps 40 --learning-rate 0.1")
+        .with_file("digits.toml", file)
+        .run();
     let told = told.succeeded();
     assert!(told.stdout.starts_with("Small digits\n"), "{told}");
     let verdict = "ref.: a guess. The test accuracy of 1 of 1 layouts is within 1 of it.";
     assert!(told.stdout.contains(verdict), "{told}");
     assert_eq!(json(&told.directory().join("out/runs/alone/summary.json"))["global_step"], 40);
+}
+
+#[test]
+fn flags_override_those_of_the_file_that_they_conflict_with() {
+    let file = "model = 'linear'\nlayouts = ['single']\n[flags]\nsteps = 1000000\nthreads = 1";
+    let told = windlass("compare linear.toml --output out -- --epochs 1").with_file("linear.toml", file).run();
+    let told = told.succeeded();
+    let settings = fs::read_to_string(told.directory().join("out/runs/single/run.toml")).unwrap();
+    assert!(settings.contains("epochs = 1") && !settings.contains("\nsteps ="), "{settings}");
 }
 
 #[test]

@@ -189,7 +189,8 @@ fn only_workers_get_gpus() {
 
 #[test]
 fn a_command_that_says_what_to_compute_on_is_left_alone() {
-    for flag in ["--device gpu", "--devices=cpu,gpu:0", "--device=gpu:1 --towers 4"] {
+    let place = "--place hidden=gpu:0,output=gpu:1";
+    for flag in ["--device gpu", "--devices=cpu,gpu:0", "--device=gpu:1 --towers 4", place] {
         let manifest = manifest(&format!("k8s --gpus 2 --name a -- mnist {flag}"));
         assert!(!manifest.contains("gpu:0,gpu:1"), "{flag}: {manifest}");
     }

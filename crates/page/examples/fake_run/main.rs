@@ -11,6 +11,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use simulated::Run;
+use windlass_page::{Viewers, router};
 
 /// The interval between two statuses.
 const TICK: Duration = Duration::from_millis(250);
@@ -92,5 +93,5 @@ async fn main() -> std::io::Result<()> {
             let _ = sender.send(Arc::new(run.status().clone()));
         }
     });
-    axum::serve(listener, windlass_page::router(receiver)).await
+    axum::serve(listener, router(receiver, Viewers::default())).await
 }

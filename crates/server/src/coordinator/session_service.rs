@@ -11,7 +11,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Response, Status, Streaming};
-use windlass_page::EVENTS_PATH;
+use windlass_page::{EVENTS_PATH, Viewers};
 use windlass_wire::MESSAGE_BYTES;
 use windlass_wire::control::proto::coordinator_server::{Coordinator as CoordinatorService, CoordinatorServer};
 use windlass_wire::control::proto::{CoordinatorMessage, TaskMessage};
@@ -25,6 +25,8 @@ use super::interface::{SessionId, TICK};
 use crate::task::ShardSlot;
 
 const CHANNEL: usize = 256;
+/// How long viewers of the live page may take to be sent how the run ended.
+const VIEWERS_LEAVE: Duration = Duration::from_millis(500);
 
 /// An event on a session.
 #[derive(Debug)]
@@ -42,6 +44,7 @@ pub(crate) struct CoordinatorHandle {
     next: Arc<AtomicU64>,
     unheard: watch::Receiver<Option<usize>>,
     status: watch::Receiver<Arc<windlass_page::Status>>,
+    viewers: Viewers,
     end_recorded: watch::Receiver<bool>,
     /// Held while old checkpoints are removed.
     tidying: Tidying,
@@ -56,7 +59,8 @@ impl CoordinatorHandle {
         let tidying = config.tidying.clone();
         let outlets = Outlets { unheard: count, page, end_recorded: recording };
         tokio::spawn(actor::run(config, shard, outlets, inbox));
-        Self { events, next: Arc::new(AtomicU64::new(1)), unheard, status, end_recorded, tidying }
+        let next = Arc::new(AtomicU64::new(1));
+        Self { events, next, unheard, status, viewers: Viewers::default(), end_recorded, tidying }
     }
 
     /// The gRPC side, to be served on the task's port.
@@ -73,12 +77,12 @@ impl CoordinatorHandle {
             }
             next.run(request).await
         };
-        windlass_page::router(self.status.clone()).layer(middleware::from_fn(stays))
+        windlass_page::router(self.status.clone(), self.viewers.clone()).layer(middleware::from_fn(stays))
     }
 
-    /// Waits until every task has received the final message and the run directory records how the run ended, but at
-    /// most this long while the process runs. After that, a removal of old checkpoints may still use up its own time
-    /// limit.
+    /// Waits until every task has heard the last word, and the run directory tells how the run ended, but not longer than
+    /// this while the process runs. Then old checkpoints that are being removed have the time that they have anyway,
+    /// and open pages a moment to be sent the end.
     pub(crate) async fn ended(&self, longest: Duration) {
         let mut farewell = Farewell::new(longest);
         let (mut unheard, mut end_recorded) = (self.unheard.clone(), self.end_recorded.clone());
@@ -98,6 +102,7 @@ impl CoordinatorHandle {
             }
         }
         drop(self.tidying.lock().await);
+        self.viewers.have_left(VIEWERS_LEAVE).await;
     }
 
     /// Opens a session that is fed by `messages`, and returns the coordinator's messages on it.

@@ -47,7 +47,8 @@ struct Node {
 #[derive(Debug, Serialize)]
 struct Gpu {
     name: String,
-    utilization: f64,
+    /// `None` if that is not known.
+    utilization: Option<f64>,
     memory_used_bytes: u64,
     memory_bytes: u64,
 }
@@ -129,7 +130,7 @@ fn node(usage: &Usage) -> Node {
 fn gpu(gpu: &windlass_wire::control::proto::Gpu) -> Gpu {
     Gpu {
         name: gpu.name.clone(),
-        utilization: round(gpu.utilization),
+        utilization: gpu.utilization.map(round),
         memory_used_bytes: gpu.memory_used_bytes,
         memory_bytes: gpu.memory_bytes,
     }

@@ -23,3 +23,4 @@ mod rows;
 mod staleness;
 mod strangers;
 mod values;
+mod viewers;

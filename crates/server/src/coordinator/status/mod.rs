@@ -63,7 +63,7 @@ pub(super) struct Readers {
 /// What is shown of a run: an observation, its status, and whether the run has trained. `None` at first.
 type Shown = Option<(Arc<Observation>, Arc<Status>, bool)>;
 
-/// Keeps the status of a run up to date, for as long as it is observed.
+/// Keeps the status of a run up to date, for as long as it is observed and can change.
 pub(super) async fn keep(mut observed: watch::Receiver<Arc<Observation>>, readers: Readers) {
     let is_over = |run: &Arc<Observation>| matches!(run.phase, Phase::Over(_));
     let Readers { page, end_recorded, run_dir, awaited_for, address } = readers;
@@ -88,6 +88,10 @@ pub(super) async fn keep(mut observed: watch::Receiver<Arc<Observation>>, reader
         page.send_replace(status.clone());
         has_trained |= observation.phase == Phase::Training;
         shown.send_replace(Some((observation.clone(), status, has_trained)));
+        if observation.is_last {
+            // The live page's viewers know by this that they have seen all.
+            return;
+        }
         if is_over(&observation) {
             continue;
         }
@@ -406,7 +410,7 @@ fn nodes(run: &Observation) -> Vec<page::Node> {
         memory_bytes: usage.node_memory_bytes,
         received_per_second: usage.received_per_second,
         sent_per_second: usage.sent_per_second,
-        gpus: usage.gpus.iter().map(|gpu| gpu.utilization).collect(),
+        gpus: usage.gpus.iter().filter_map(|gpu| gpu.utilization).collect(),
     };
     run.nodes().into_values().map(node).collect()
 }
