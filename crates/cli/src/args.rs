@@ -54,8 +54,8 @@ pub(crate) struct ClusterArgs {
     /// Host a ps shard in each worker process instead of running ps tasks
     #[arg(long)]
     pub(crate) colocate: bool,
-    /// Listen on this host instead of the one in the cluster. The client of joined workers listens on 127.0.0.1 by default;
-    /// it also takes HOST:PORT
+    /// Listen on this host instead of the one in the cluster. A client of joined workers listens on 127.0.0.1 by default
+    /// and also accepts HOST:PORT
     #[arg(long, value_name = "HOST")]
     pub(crate) bind: Option<String>,
     /// Print the resolved cluster and where it came from, then exit
@@ -67,7 +67,7 @@ pub(crate) struct ClusterArgs {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Training (defaults come from the model)")]
 pub(crate) struct TrainingArgs {
-    /// How pushes become updates
+    /// When pushes are applied to the parameters
     #[arg(long, value_enum, default_value_t = ModeName::Async)]
     pub(crate) mode: ModeName,
     /// With --mode sync: gradients per round; if fewer than the workers, the rest are backups
@@ -109,7 +109,7 @@ pub(crate) struct TrainingArgs {
     /// With --in-graph and --mode sync: give each worker a share of the batch in proportion to its speed
     #[arg(long)]
     pub(crate) balance: bool,
-    /// Scale a worker's gradient down to this norm, taken over all parameters, if it is larger; 0 turns clipping off
+    /// Clip each worker's gradient to this global norm; 0 disables clipping
     #[arg(long, alias = "max-gradient-norm", value_name = "NORM")]
     pub(crate) clip_norm: Option<f32>,
     /// Stop after this many updates over all workers
@@ -129,7 +129,7 @@ pub(crate) struct TrainingArgs {
     /// Seed for initial values, built-in data and sample order
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
-    /// Make runs bitwise reproducible: sum the gradients of a sync round in worker order
+    /// With --mode sync: make runs bitwise reproducible by summing gradients in worker order
     #[arg(long)]
     pub(crate) deterministic: bool,
     /// Split the data among the workers, instead of each reading all of it in its own order
@@ -141,7 +141,8 @@ pub(crate) struct TrainingArgs {
     /// When to score the network
     #[arg(long, value_enum, default_value_t = Evaluate::Epoch)]
     pub(crate) evaluate: Evaluate,
-    /// Compute threads [default: the faster of one and all; with launch, a share of the cores]
+    /// Compute threads per worker [default: one or all cores, whichever a short trial finds faster; with launch, an equal
+    /// share]
     #[arg(long, value_name = "N")]
     pub(crate) threads: Option<usize>,
 }
@@ -264,7 +265,7 @@ pub(crate) struct CheckpointArgs {
 
 /// Where else settings come from.
 #[derive(Debug, Clone, Default, Args)]
-#[command(next_help_heading = "Settings (every flag can also be set by a variable, such as WINDLASS_LEARNING_RATE)")]
+#[command(next_help_heading = "Settings (flags can also be set by variables: --threads by WINDLASS_THREADS)")]
 pub(crate) struct ConfigArgs {
     /// Read settings from this TOML file, such as the run.toml of another run. Precedence: flags, then variables, then
     /// this file

@@ -20,14 +20,14 @@ use windlass_worker::joined::{self, Computing, JoinConfig};
 use windlass_worker::model::{Model, Setup};
 use windlass_worker::replica::{Local, LocalConfig, StageWorker, Towers};
 
-use crate::args::DeviceArgs;
+use crate::args::{ConfigArgs, DeviceArgs};
 use crate::config::seconds;
 use crate::failure::Failure;
 use crate::placement::{self, Placement};
-use crate::settings::arguments;
+use crate::settings::{Settings, arguments};
 use crate::signals::{self, StoppedBy};
 use crate::terminal::Terminal;
-use crate::{launch, logging, model_flags, version};
+use crate::{launch, logging, model_flags, output, version};
 
 /// Run a worker that computes for clients (in-graph and placed runs)
 #[derive(Debug, Parser)]
@@ -44,7 +44,7 @@ struct JoinCommand {
     /// Split every batch among N replicas of the network, which compute side by side and share the threads
     #[arg(long, value_name = "N", default_value_t = 1)]
     towers: usize,
-    /// Compute threads [default: the faster of one and all]
+    /// Compute threads [default: one or all cores, whichever a short trial finds faster]
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
     /// With --once: give up on a client that has been silent or disconnected for this many seconds
@@ -54,6 +54,8 @@ struct JoinCommand {
     #[arg(long, hide = true)]
     task_index: Option<u32>,
     #[command(flatten)]
+    config: ConfigArgs,
+    #[command(flatten)]
     device: DeviceArgs,
 }
 
@@ -61,11 +63,21 @@ struct JoinCommand {
 pub(crate) type Build = fn(&Assignment, &[Device], Option<usize>) -> anyhow::Result<Computing>;
 
 pub(crate) fn command() -> Command {
-    JoinCommand::command().name("join")
+    let of_join =
+        "Read settings from the table [join] of this TOML file. Precedence: flags, then variables, then this file";
+    JoinCommand::command().name("join").mut_arg("config", |arg| arg.help(of_join))
 }
 
-pub(crate) fn run(matches: &ArgMatches, models: Vec<(&'static str, Build)>) -> Result<(), Failure> {
+pub(crate) fn run(
+    matches: &ArgMatches,
+    settings: &Settings,
+    models: Vec<(&'static str, Build)>,
+) -> Result<(), Failure> {
     let args = JoinCommand::from_arg_matches(matches).map_err(Failure::usage)?;
+    if args.config.print_config {
+        output::print_line(settings.to_toml().trim_end());
+        return Ok(());
+    }
     let terminal = Terminal::default();
     logging::start_beside(&terminal);
     let address: Address = args.listen.parse().map_err(|error| {

@@ -4,7 +4,6 @@
 use clap::Command;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-use crate::program;
 use crate::settings::Schema;
 
 /// Prints the error, and exits as clap does.
@@ -63,14 +62,15 @@ fn no_model(error: &clap::Error, models: &[&str]) -> clap::Error {
 
 /// The other command that has a flag which this one lacks.
 fn elsewhere(flag: &str, schema: &Schema) -> Option<String> {
-    let (name, model) = (program::name(), &schema.model);
     match schema.verb.as_str() {
         "train" if schema.launch.contains(flag) => Some(format!(
-            "`{name} launch {model}` takes --{flag}; `train` runs in one process, or as one task of the cluster that \
-             --ps_hosts and --worker_hosts name"
+            "`{}` takes --{flag}; `train` runs in one process, or as one task of the cluster that --ps_hosts and \
+             --worker_hosts name",
+            schema.written_with("launch")
         )),
         "launch" if schema.cluster.contains(flag) => Some(format!(
-            "`{name} train {model}` takes --{flag}; `launch` starts all tasks and chooses their addresses"
+            "`{}` takes --{flag}; `launch` starts all tasks and chooses their addresses",
+            schema.written_with("train")
         )),
         _ => None,
     }

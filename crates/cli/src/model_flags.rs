@@ -148,10 +148,11 @@ mod tests {
         built.build();
         let schema = Schema {
             verb: "train".to_owned(),
-            model: M::NAME.to_owned(),
+            model: Some(M::NAME.to_owned()),
             command: built,
             launch: BTreeSet::new(),
             cluster: BTreeSet::new(),
+            join: BTreeSet::new(),
             models: Vec::new(),
         };
         let words: Vec<OsString> =

@@ -16,7 +16,7 @@ use crate::args::{
 use crate::config::{COMMAND_VARIABLE, TaskConfig};
 use crate::eval::EvalArgs;
 use crate::failure::Failure;
-use crate::settings::{Resolver, Schema, Settings, may_set, names, variable, without_effect};
+use crate::settings::{Resolver, Schema, Settings, may_set, names, setting_names, variable, without_effect};
 use crate::terminal::{self, Terminal};
 use crate::version::{self, VERSION};
 use crate::{
@@ -155,12 +155,9 @@ impl Program {
         if let Some(schema) = self.schema(root.clone(), arguments) {
             let (matches, settings) = self.resolve(&root, arguments, &schema)?;
             verbosity::choose(&matches, Some(&schema))?;
-            let (verb, matches) = matches.subcommand().expect("the schema is of one");
-            let (model, matches) = self.model(matches);
-            let done = match verb {
-                "train" => model.train(matches, settings.clone()),
-                "launch" => model.launch(matches, settings.clone()),
-                _ => model.eval(matches),
+            let done = match matches.subcommand().expect("the schema is of one") {
+                ("join", matches) => join::run(matches, &settings, self.joined()),
+                (verb, matches) => self.run_model(verb, matches, &settings),
             };
             // A launched task has all settings from one file, and its launcher knows their origins.
             let is_launched = std::env::var_os(COMMAND_VARIABLE).is_some();
@@ -170,9 +167,6 @@ impl Program {
         let parsed = root.clone().try_get_matches_from(arguments).unwrap_or_else(|error| self.refuse(error, verb));
         verbosity::choose(&parsed, None)?;
         match parsed.subcommand() {
-            Some(("join", matches)) => {
-                join::run(matches, self.models.iter().map(|model| (model.name(), model.joined())).collect())
-            }
             Some(("decode", matches)) => decode::run(matches),
             Some(("checkpoint", matches)) => checkpoint::run(matches),
             Some(("compare", matches)) => {
@@ -196,7 +190,22 @@ impl Program {
         }
     }
 
-    /// Prints an error about the command line, and exits as clap does.
+    /// Does what a command is for that is about a model.
+    fn run_model(&self, verb: &str, matches: &ArgMatches, settings: &Settings) -> Result<(), Failure> {
+        let (model, matches) = self.model(matches);
+        match verb {
+            "train" => model.train(matches, settings.clone()),
+            "launch" => model.launch(matches, settings.clone()),
+            _ => model.eval(matches),
+        }
+    }
+
+    /// How each model is made for a joined worker.
+    fn joined(&self) -> Vec<(&'static str, join::Build)> {
+        self.models.iter().map(|model| (model.name(), model.joined())).collect()
+    }
+
+    /// Prints what is wrong with a command line, and exits as clap does.
     fn refuse(&self, error: clap::Error, verb: &str) -> ! {
         let models: Vec<&str> = self.models.iter().map(|model| model.name()).collect();
         misuse::with_models(error, verb, &models).exit()
@@ -241,18 +250,24 @@ impl Program {
         parsed.map_err(|error| if error.use_stderr() { self.refuse(error, "train") } else { no_flag_of_a_run(words) })
     }
 
-    /// The settings of the command at the start of the command line, if it takes a model.
+    /// The settings of the command that the first words name, if it takes them from elsewhere than flags, too.
     fn schema(&self, mut root: Command, arguments: &[OsString]) -> Option<Schema> {
         root.build();
-        let (verb, model) = (arguments.get(1)?.to_str()?, arguments.get(2)?.to_str()?);
-        let verb = ["train", "launch", "eval"].into_iter().find(|known| *known == verb)?;
-        let command = root.find_subcommand(verb)?.find_subcommand(model)?.clone();
+        let verb = arguments.get(1)?.to_str()?;
+        let model = match verb {
+            "join" => None,
+            "train" | "launch" | "eval" => Some(arguments.get(2)?.to_str()?),
+            _ => return None,
+        };
+        let of_verb = root.find_subcommand(verb)?;
+        let command = model.map_or(Some(of_verb), |model| of_verb.find_subcommand(model))?.clone();
         Some(Schema {
             verb: verb.to_owned(),
-            model: model.to_owned(),
+            model: model.map(str::to_owned),
             command,
             launch: names(&LaunchArgs::augment_args(Command::new(""))),
             cluster: names(&ClusterArgs::augment_args(Command::new(""))),
+            join: setting_names(&join::command()),
             models: self.models.iter().map(|model| (model.name(), names(&model.command()))).collect(),
         })
     }
@@ -268,6 +283,10 @@ impl Program {
         let mut resolver = Resolver::new(root, arguments, schema)?;
         let matches = resolver.matches().map_err(|error| resolver.blame(error))?;
         let (verb, of_verb) = matches.subcommand().expect("the schema is of one");
+        if schema.model.is_none() {
+            let settings = resolver.settings(&matches);
+            return Ok((matches, settings));
+        }
         let (model, of_model) = self.model(of_verb);
         let manifest = match verb {
             "eval" => Some(eval::manifest(&parse(of_model)?)?),
@@ -287,7 +306,8 @@ impl Program {
     /// Warns about variables that have no effect but look like settings.
     fn warn_of_variables(&self, root: &Command) {
         let verbs = ["train", "launch", "eval"].into_iter().filter_map(|verb| root.find_subcommand(verb));
-        let flags = verbs.flat_map(Command::get_subcommands).flat_map(names);
+        let of_models = verbs.flat_map(Command::get_subcommands);
+        let flags = of_models.chain(root.find_subcommand("join")).flat_map(names);
         let flags = flags.chain(verbosity::FLAGS.map(str::to_owned));
         let known: Vec<String> = flags.filter_map(|flag| variable(&flag)).collect();
         let set = std::env::vars_os().map(|(name, _)| name);

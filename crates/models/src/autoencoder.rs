@@ -38,7 +38,7 @@ pub struct Autoencoder {
 /// The flags of `autoencoder`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct AutoencoderFlags {
-    /// plain; noise or masking: reconstruct clean images from corrupted ones; variational: through a random code
+    /// What images are reconstructed from
     #[arg(long, value_enum, default_value_t = Variant::Plain)]
     pub variant: Variant,
     /// Units of the hidden layer
@@ -61,13 +61,13 @@ pub struct AutoencoderFlags {
 /// What happens to an image on its way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Variant {
-    /// Nothing else.
+    /// The images themselves.
     Plain,
-    /// Gaussian noise is added to the input.
+    /// The images with Gaussian noise.
     Noise,
-    /// Pixels of the input are dropped.
+    /// The images with some pixels dropped.
     Masking,
-    /// The code is drawn from a distribution that is kept close to N(0, 1).
+    /// A code that is drawn from a distribution kept close to N(0, 1).
     Variational,
 }
 

@@ -32,7 +32,7 @@ pub struct Mnist {
 /// The flags of `mnist`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct MnistFlags {
-    /// relu: ReLU, truncated normal weights, summed loss, Adam. sigmoid: sigmoid, N(0,1) weights, mean loss, SGD
+    /// Activation, initial weights, loss and optimizer
     #[arg(long, value_enum, default_value_t = Variant::Relu)]
     pub variant: Variant,
     /// Units per hidden layer, separated by commas

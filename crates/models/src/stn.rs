@@ -34,10 +34,10 @@ pub struct SpatialTransformer {
 /// The flags of `stn`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct StnFlags {
-    /// small: two convolutions with stride 2. large: three with max-pooling, local response normalisation, dropout
+    /// Size of the network
     #[arg(long, value_enum, default_value_t = Variant::Small)]
     pub variant: Variant,
-    /// Whether the network learns where to look, or reads the whole canvas
+    /// Spatial transformer
     #[arg(long, value_enum, default_value_t = Transformer::On)]
     pub transformer: Transformer,
     /// Units of the localisation network
@@ -63,10 +63,10 @@ pub struct StnFlags {
 /// The two networks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Variant {
-    /// Two convolutions with stride 2; the localisation network drops units.
+    /// Two convolutions with stride 2; dropout in the localisation network.
     Small,
-    /// Three convolutions with stride 1, max-pooling and local response normalisation between them; the fully
-    /// connected layer drops units too.
+    /// Three convolutions with stride 1, with max-pooling and local response normalisation between them; dropout in the
+    /// fully connected layer, too.
     Large,
 }
 
@@ -75,7 +75,7 @@ pub enum Variant {
 pub enum Transformer {
     /// The network learns where to look.
     On,
-    /// It reads the whole canvas: for comparison.
+    /// The network reads the whole canvas, for comparison.
     Off,
 }
 

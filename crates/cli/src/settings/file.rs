@@ -12,10 +12,14 @@
 //!
 //! [model]                     # the model's own flags
 //! hidden = [200, 50]
+//!
+//! [join]                      # read by `join` only, which reads nothing else
+//! threads = 4
 //! ```
 //!
 //! Must not know what a value means: clap reads it like that of a flag.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::ops::Range;
 use std::path::Path;
@@ -28,6 +32,7 @@ use super::schema::{Schema, Table, is_switch, joined_by_commas, name, switch_val
 use super::{Origin, Stated, similar, split_values};
 use crate::config::read_text;
 use crate::failure::Failure;
+use crate::program;
 
 /// The key that names the model.
 pub(super) const MODEL_NAME: &str = "model-name";
@@ -67,9 +72,13 @@ impl Reader<'_> {
     }
 
     fn table(&self, table: Table, entries: &DeTable<'_>, stated: &mut Vec<Stated>) -> Result<(), Failure> {
-        // One file serves both `train` and `launch`.
-        if table == Table::Launch && self.schema.verb != "launch" {
-            return self.check_launch(entries);
+        // One file serves all commands.
+        match (table, self.schema.verb.as_str()) {
+            (Table::Launch, verb) if verb != "launch" => return self.check_other(table, &self.schema.launch, entries),
+            (Table::Join, verb) if verb != "join" => return self.check_other(table, &self.schema.join, entries),
+            // What there may be depends on the model.
+            (Table::Train | Table::Model, "join") => return Ok(()),
+            _ => {}
         }
         for (key, value) in in_order(entries) {
             let found = self.schema.find(key.get_ref()).filter(|arg| self.schema.table(&name(arg)) == table);
@@ -90,18 +99,21 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Checks the names in the table that only `launch` reads.
-    fn check_launch(&self, entries: &DeTable<'_>) -> Result<(), Failure> {
+    /// Looks for mistakes in what only another command reads.
+    fn check_other(&self, table: Table, known: &BTreeSet<String>, entries: &DeTable<'_>) -> Result<(), Failure> {
         for (key, _) in in_order(entries) {
             let hyphened = key.get_ref().replace('_', "-");
-            if !self.schema.launch.contains(&hyphened) {
-                let names = self.schema.launch.iter().map(String::as_str);
-                let meant = similar(&hyphened, names).map(|meant| format!("did you mean {meant}?"));
-                let list =
-                    || format!("`{} launch {} --help` lists them all", crate::program::name(), self.schema.model);
+            if !known.contains(&hyphened) {
+                let meant = similar(&hyphened, known.iter().map(String::as_str));
+                let command = match (table, &self.schema.model) {
+                    (Table::Join, _) => format!("{} join", program::name()),
+                    (table, Some(_)) => self.schema.written_with(table.name()),
+                    (table, None) => format!("{} {} MODEL", program::name(), table.name()),
+                };
+                let hint = meant.map(|meant| format!("did you mean {meant}?"));
                 return Err(self
-                    .refuse(&key.span(), &format!("launch has no setting {:?}", key.get_ref()))
-                    .with_hint(meant.unwrap_or_else(list)));
+                    .refuse(&key.span(), &format!("{} has no setting {:?}", table.name(), key.get_ref()))
+                    .with_hint(hint.unwrap_or_else(|| format!("`{command} --help` lists them all"))));
             }
         }
         Ok(())
@@ -130,19 +142,21 @@ impl Reader<'_> {
     }
 
     fn check_model(&self, key: &Spanned<std::borrow::Cow<'_, str>>, value: &DeValue<'_>) -> Result<(), Failure> {
-        let (model, verb) = (&self.schema.model, &self.schema.verb);
+        // A client of any model may come to `join`.
+        let Some(model) = &self.schema.model else { return Ok(()) };
+        let verb = &self.schema.verb;
         match value.as_str() {
             Some(name) if name == model => Ok(()),
             Some(name) => Err(self
                 .refuse(&key.span(), &format!("this file is for {name}, not for {model}"))
-                .with_hint(format!("{} {verb} {name} --config {}", crate::program::name(), self.path))),
+                .with_hint(format!("{} {verb} {name} --config {}", program::name(), self.path))),
             None => Err(self.refuse(&key.span(), &format!("{MODEL_NAME} is the name of a model, such as {model:?}"))),
         }
     }
 
     fn unknown_at_top(&self, key: &Spanned<std::borrow::Cow<'_, str>>) -> Failure {
         let (key, span) = (key.get_ref(), key.span());
-        let tables = "[train], [launch] and [model]";
+        let tables = "[train], [launch], [join] and [model]";
         let refusal = self.refuse(&span, &format!("{key:?} is not one of the tables {tables}"));
         match self.schema.find(key) {
             Some(arg) => refusal.with_hint(format!("put {key} below [{}]", self.schema.table(&name(arg)).name())),
@@ -157,7 +171,7 @@ impl Reader<'_> {
         let elsewhere = schema.find(key).map(|arg| schema.table(&name(arg)));
         let of_others = || schema.models.iter().filter(|(_, flags)| flags.contains(&hyphened)).map(|(model, _)| *model);
         let owner = match table {
-            Table::Model => schema.model.as_str(),
+            Table::Model => schema.model.as_deref().unwrap_or_default(),
             table => table.name(),
         };
         if let Some(table) = elsewhere {
@@ -176,7 +190,7 @@ impl Reader<'_> {
         let names: Vec<String> = schema.settings().map(name).collect();
         let here = names.iter().map(String::as_str).filter(|name| schema.table(name) == table);
         let meant = similar(&hyphened, here).map(|meant| format!("did you mean {meant}?"));
-        let list = || format!("`{} {} {} --help` lists them all", crate::program::name(), schema.verb, schema.model);
+        let list = || format!("`{} --help` lists them all", schema.written());
         self.refuse(&span, &format!("{owner} has no setting {key:?}")).with_hint(meant.unwrap_or_else(list))
     }
 

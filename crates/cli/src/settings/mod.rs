@@ -31,16 +31,13 @@ use clap::{Arg, ArgMatches, Command};
 
 pub(crate) use environment::{may_set, switched, variable, without_effect};
 pub(crate) use record::Settings;
-pub(crate) use schema::{Schema, arguments, name, names, values};
+pub(crate) use schema::{Schema, arguments, name, names, setting_names, values};
 
 use crate::failure::Failure;
 use crate::misuse;
 use schema::{is_switch, switch_value};
 
-/// The words of a command line before its flags: the program, the command and the model.
-const LEADING_WORDS: usize = 3;
-
-/// The origin of a setting.
+/// Who says what a setting is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Origin {
     Flag,
@@ -142,7 +139,7 @@ impl<'a> Resolver<'a> {
         let defaults = self.root.clone().ignore_errors(true).try_get_matches_from(&self.words)?;
         let differs = |matches: &ArgMatches, stated: &&Stated| {
             let arg = self.schema.find(&stated.name);
-            arg.is_some_and(|arg| values(self.of_model(matches), arg) != stated.values)
+            arg.is_some_and(|arg| values(self.schema.leaf(matches), arg) != stated.values)
         };
         let below = || self.stated.values().filter(|stated| stated.origin != Origin::Flag);
         let first = self.parse(below().filter(|stated| differs(&defaults, stated)))?;
@@ -154,7 +151,7 @@ impl<'a> Resolver<'a> {
     }
 
     fn parse<'b>(&self, stated: impl Iterator<Item = &'b Stated>) -> Result<ArgMatches, clap::Error> {
-        let (leading, flags) = self.words.split_at(LEADING_WORDS);
+        let (leading, flags) = self.words.split_at(self.schema.leading_words());
         let added = stated.flat_map(|stated| {
             let arg = self.schema.find(&stated.name);
             arg.map(|arg| arguments(arg, &stated.values)).unwrap_or_default()
@@ -163,12 +160,7 @@ impl<'a> Resolver<'a> {
         self.root.clone().try_get_matches_from(words)
     }
 
-    fn of_model<'b>(&self, matches: &'b ArgMatches) -> &'b ArgMatches {
-        let verb = matches.subcommand_matches(&self.schema.verb);
-        verb.and_then(|matches| matches.subcommand_matches(&self.schema.model)).unwrap_or(matches)
-    }
-
-    /// Names the setting that causes an error. Exits, as clap does, if all settings come from the command line.
+    /// Names who is to blame that what is stated cannot be. Exits, as clap does, if it is the command line alone.
     pub(crate) fn blame(&self, error: clap::Error) -> Failure {
         if self.stated.values().all(|stated| stated.origin == Origin::Flag) {
             misuse::exit(error, self.schema);
@@ -184,7 +176,7 @@ impl<'a> Resolver<'a> {
         let words = |stated: &Stated| {
             let arg = self.schema.find(&stated.name);
             let words = arg.map(|arg| arguments(arg, &stated.values)).unwrap_or_default();
-            self.words[..LEADING_WORDS].iter().cloned().chain(words)
+            self.words[..self.schema.leading_words()].iter().cloned().chain(words)
         };
         for stated in self.stated.values().filter(|stated| stated.origin != Origin::Flag) {
             if let Err(error) = self.root.clone().try_get_matches_from(words(stated))
@@ -208,24 +200,20 @@ impl<'a> Resolver<'a> {
 
     /// Every setting of the command, with its value and origin.
     pub(crate) fn settings(&self, matches: &ArgMatches) -> Settings {
-        let settings = Settings::new(self.schema, self.of_model(matches), &self.stated);
+        let settings = Settings::new(self.schema, self.schema.leaf(matches), &self.stated);
         settings.with_file_by(self.file_variable.clone())
     }
 }
 
 /// Parses the command line, which may be incomplete: other layers may supply what is missing.
 fn command_line(root: &Command, words: &[OsString], schema: &Schema) -> ArgMatches {
-    let leaf = |matches: ArgMatches| {
-        let verb = matches.subcommand().map(|(_, matches)| matches.clone());
-        verb.and_then(|matches| matches.subcommand().map(|(_, matches)| matches.clone())).unwrap_or(matches)
-    };
-    match root.clone().try_get_matches_from(words) {
-        Ok(matches) => leaf(matches),
+    let matches = match root.clone().try_get_matches_from(words) {
         Err(error) if error.kind() == ErrorKind::MissingRequiredArgument => {
-            leaf(root.clone().ignore_errors(true).try_get_matches_from(words).unwrap_or_else(|error| error.exit()))
+            root.clone().ignore_errors(true).try_get_matches_from(words).unwrap_or_else(|error| error.exit())
         }
-        Err(error) => misuse::exit(error, schema),
-    }
+        matches => matches.unwrap_or_else(|error| misuse::exit(error, schema)),
+    };
+    schema.leaf(&matches).clone()
 }
 
 fn is_on_command_line(matches: &ArgMatches, arg: &Arg) -> bool {

@@ -24,7 +24,7 @@ const COMMENTS_AT: usize = 34;
 /// Every setting of a command.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Settings {
-    model: String,
+    model: Option<String>,
     rows: Vec<Row>,
     /// What must be repeated on the command line because a file cannot hold it: arguments without a name, values that
     /// are not Unicode, and flags for a single action.
@@ -136,13 +136,17 @@ impl Settings {
 
     /// All settings as a configuration file.
     pub(crate) fn to_toml(&self) -> String {
-        let mut text = format!("{MODEL_NAME} = {}\n", quoted(&self.model));
+        let mut text = String::new();
+        if let Some(model) = &self.model {
+            text += &format!("{MODEL_NAME} = {}\n", quoted(model));
+        }
         for table in Table::ALL {
             let rows = || self.rows.iter().filter(|row| row.table == table && row.is_for_files());
             if rows().next().is_none() {
                 continue;
             }
-            text += &format!("\n[{}]\n", table.name());
+            let blank = if text.is_empty() { "" } else { "\n" };
+            text += &format!("{blank}[{}]\n", table.name());
             for row in rows().filter(|row| !row.values.is_empty()) {
                 let line = format!("{} = {}", row.name, row.literal());
                 text += &format!("{line:<COMMENTS_AT$}  # {}\n", row.origin.to_string().replace(char::is_control, "?"));

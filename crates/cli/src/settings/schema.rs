@@ -6,7 +6,9 @@ use std::ffi::OsString;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use windlass_compare::FlagRules;
 
-/// Flags that request a single action, name this file, or are internal to the launcher and its tasks.
+use crate::program;
+
+/// Flags that ask for something once, name this file, or are between the launcher and its tasks.
 const NOT_SETTINGS: [&str; 8] =
     ["help", "version", "config", "print-config", "print-cluster", "started-at", "progress", "restarted"];
 
@@ -40,38 +42,72 @@ pub(crate) enum Table {
     Train,
     /// The model's own flags.
     Model,
+    /// What `join` takes.
+    Join,
 }
 
 impl Table {
-    pub(crate) const ALL: [Self; 3] = [Self::Launch, Self::Train, Self::Model];
+    pub(crate) const ALL: [Self; 4] = [Self::Launch, Self::Train, Self::Model, Self::Join];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Launch => "launch",
             Self::Train => "train",
             Self::Model => "model",
+            Self::Join => "join",
         }
     }
 }
 
-/// The settings of one command with one model.
+/// The settings of one command, with one model if it is about one.
 pub(crate) struct Schema {
-    /// `train`, `launch` or `eval`.
+    /// `train`, `launch`, `eval` or `join`.
     pub(crate) verb: String,
-    pub(crate) model: String,
+    /// None for `join`, whose clients choose the model.
+    pub(crate) model: Option<String>,
     /// The command with all its flags, built.
     pub(crate) command: Command,
     /// The flags that only `launch` takes.
     pub(crate) launch: BTreeSet<String>,
     /// The flags that only `train` takes.
     pub(crate) cluster: BTreeSet<String>,
+    /// The settings of `join`.
+    pub(crate) join: BTreeSet<String>,
     /// Every model's own flags.
     pub(crate) models: Vec<(&'static str, BTreeSet<String>)>,
 }
 
 impl Schema {
     pub(crate) fn settings(&self) -> impl Iterator<Item = &Arg> {
-        self.command.get_arguments().filter(|arg| is_setting(arg))
+        // `join` has a hidden `--task-index`, which is between the launcher and its tasks.
+        let may_be_hidden = self.model.is_some();
+        self.command.get_arguments().filter(move |arg| is_setting(arg) && (may_be_hidden || !arg.is_hide_set()))
+    }
+
+    /// The words of a command line before its flags: the program, the command and the model.
+    pub(crate) fn leading_words(&self) -> usize {
+        2 + usize::from(self.model.is_some())
+    }
+
+    /// The command as users write it.
+    pub(crate) fn written(&self) -> String {
+        self.written_with(&self.verb)
+    }
+
+    /// Another command with the same model, as users write it.
+    pub(crate) fn written_with(&self, verb: &str) -> String {
+        let words = [program::name(), verb.to_owned()].into_iter().chain(self.model.clone());
+        words.collect::<Vec<_>>().join(" ")
+    }
+
+    /// The part of what clap has read that is about this command.
+    pub(crate) fn leaf<'a>(&self, matches: &'a ArgMatches) -> &'a ArgMatches {
+        let verb = matches.subcommand_matches(&self.verb);
+        let leaf = match &self.model {
+            Some(model) => verb.and_then(|matches| matches.subcommand_matches(model)),
+            None => verb,
+        };
+        leaf.unwrap_or(matches)
     }
 
     /// The setting with this name or alias, written with hyphens or underscores.
@@ -82,8 +118,10 @@ impl Schema {
     }
 
     pub(crate) fn table(&self, name: &str) -> Table {
-        let is_own = self.models.iter().any(|(model, flags)| *model == self.model && flags.contains(name));
+        let is_own =
+            self.models.iter().any(|(model, flags)| self.model.as_deref() == Some(*model) && flags.contains(name));
         match self.verb.as_str() {
+            "join" => Table::Join,
             _ if is_own => Table::Model,
             "launch" if self.launch.contains(name) => Table::Launch,
             _ => Table::Train,
@@ -124,6 +162,11 @@ impl FlagRules for Schema {
 fn is_setting(arg: &Arg) -> bool {
     // Global flags are about the command, not about the run.
     !arg.is_global_set() && arg.get_long().is_some_and(|name| !NOT_SETTINGS.contains(&name))
+}
+
+/// The names of a command's settings.
+pub(crate) fn setting_names(command: &Command) -> BTreeSet<String> {
+    command.get_arguments().filter(|arg| is_setting(arg) && !arg.is_hide_set()).map(name).collect()
 }
 
 /// The names of a command's flags.

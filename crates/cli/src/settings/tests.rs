@@ -23,10 +23,11 @@ impl Own {
         let command = built.find_subcommand("train").unwrap().find_subcommand("own").unwrap().clone();
         let schema = Schema {
             verb: "train".to_owned(),
-            model: "own".to_owned(),
+            model: Some("own".to_owned()),
             command,
             launch: BTreeSet::new(),
             cluster: BTreeSet::new(),
+            join: BTreeSet::new(),
             models: vec![("own", names(&own))],
         };
         Self { root, schema }

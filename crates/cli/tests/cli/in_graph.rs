@@ -70,6 +70,17 @@ fn joined_workers_learn_what_one_process_does() {
 }
 
 #[test]
+fn a_joined_worker_needs_no_flags() {
+    let address = format!("127.0.0.1:{}", free_port());
+    let worker = windlass("join --config windlass.toml").with_file("windlass.toml", "[join]\nonce = true\n");
+    let worker = worker.env("WINDLASS_LISTEN", &address).env("WINDLASS_THREADS", "1").start();
+    worker.log("listening on ");
+    let client = format!("train linear --mode sync --steps 5 --in-graph --worker_hosts {address}");
+    windlass(&client).run().succeeded();
+    worker.wait().succeeded();
+}
+
+#[test]
 fn joined_workers_compute_the_bits_of_as_many_towers() {
     // 50 samples cannot be divided into four equal shares.
     let towers = windlass(&format!("train {MNIST} --towers 4 --run-dir run")).run().succeeded();

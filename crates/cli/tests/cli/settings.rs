@@ -209,6 +209,40 @@ fn an_evaluation_takes_variables_too() {
 }
 
 #[test]
+fn a_joined_worker_takes_variables_and_a_file_too() {
+    let file = "model-name = \"mnist\"\n[join]\nlisten = \"[::1]:1\"\nonce = true\nthreads = 4\npeer_timeout = 60\n\
+                [launch]\nworkers = 3\n[train]\nseed = 3\n[model]\nhidden = 9\n";
+    let told = printing("join --threads 2", file).env("WINDLASS_PEER_TIMEOUT", "30").env("WINDLASS_TOWERS", "2");
+    // Its place in a cluster is for `launch` alone to give.
+    let told = told.env("WINDLASS_TASK_INDEX", "1").run();
+    assert_snapshot!(told, @r#"
+    exit code 0
+    --- stdout
+    [join]
+    listen = "[::1]:1"                  # windlass.toml
+    once = true                         # windlass.toml
+    towers = 2                          # WINDLASS_TOWERS
+    threads = 2                         # flag
+    peer-timeout = 30                   # WINDLASS_PEER_TIMEOUT
+    soft-placement = "off"              # default
+    log-placement = false               # default
+    # not set: bind, device, devices
+    --- stderr
+    "#);
+    let again =
+        windlass("join --print-config").env("WINDLASS_CONFIG", "again.toml").with_file("again.toml", &told.stdout);
+    assert_eq!(settings(&again.run()), settings(&told));
+}
+
+#[test]
+fn the_table_of_joined_workers_is_nothing_to_a_run() {
+    for words in ["train linear", "launch linear"] {
+        let told = printing(words, "[join]\nlisten = \"a:1\"\nthreads = 7\n").run();
+        assert!(settings(&told)["train"].get("threads").is_none(), "{told}");
+    }
+}
+
+#[test]
 fn the_flags_of_a_model_of_ones_own_are_set_the_same_way() {
     let own = |words: &str| layers(&format!("{words} --print-config"));
     let told = own("launch layers").env("WINDLASS_DROPOUT", "0.25").env("WINDLASS_ONE_BATCH", "true").run();

@@ -79,6 +79,11 @@ fn of_launch() {
 }
 
 #[test]
+fn of_join() {
+    assert_snapshot!(windlass("join --help").run());
+}
+
+#[test]
 fn of_eval_flags_of_the_model_are_as_in_training() {
     let told = windlass("eval mnist --help").run().succeeded();
     assert!(told.stdout.contains("Units per hidden layer, separated by commas [default: as in training]"), "{told}");

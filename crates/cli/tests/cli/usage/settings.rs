@@ -30,7 +30,7 @@ fn an_unknown_setting_is_refused_with_the_one_that_is_meant() {
     hint: `windlass launch mnist --help` lists them all
     "#);
     assert_snapshot!(refusal("launch mnist", "[trian]\nsteps = 1\n"), @r#"
-    error: windlass.toml: line 1: "trian" is not one of the tables [train], [launch] and [model]
+    error: windlass.toml: line 1: "trian" is not one of the tables [train], [launch], [join] and [model]
     hint: did you mean [train]?
     "#);
 }
@@ -38,7 +38,7 @@ fn an_unknown_setting_is_refused_with_the_one_that_is_meant() {
 #[test]
 fn a_setting_in_the_wrong_table_is_refused_with_the_right_one() {
     assert_snapshot!(refusal("launch mnist", "steps = 5\n"), @r#"
-    error: windlass.toml: line 1: "steps" is not one of the tables [train], [launch] and [model]
+    error: windlass.toml: line 1: "steps" is not one of the tables [train], [launch], [join] and [model]
     hint: put steps below [train]
     "#);
     assert_snapshot!(refusal("launch mnist", "[train]\nhidden = 5\n"), @r#"
@@ -121,6 +121,39 @@ fn a_mistake_in_what_only_launch_reads_is_told_by_train_too() {
     error: windlass.toml: line 2: launch has no setting "workrs"
     hint: did you mean workers?
     "#);
+}
+
+#[test]
+fn a_mistake_in_what_only_join_reads_is_told_by_every_command() {
+    for words in ["join", "train mnist", "launch mnist"] {
+        for (name, hint) in [("thread", "did you mean threads?"), ("steps", "`windlass join --help` lists them all")] {
+            let expected = format!("error: windlass.toml: line 2: join has no setting {name:?}\nhint: {hint}\n");
+            assert_eq!(refusal(words, &format!("[join]\n{name} = 4\n")), expected);
+        }
+    }
+    assert_snapshot!(refusal("join", "[launch]\nworkrs = 4\n"), @r#"
+    error: windlass.toml: line 2: launch has no setting "workrs"
+    hint: did you mean workers?
+    "#);
+    assert_snapshot!(refusal("join", "listen = \"a:1\"\n"), @r#"
+    error: windlass.toml: line 1: "listen" is not one of the tables [train], [launch], [join] and [model]
+    hint: put listen below [join]
+    "#);
+}
+
+#[test]
+fn a_bad_setting_of_a_joined_worker_is_refused_with_its_place() {
+    let with = |name: &str, value: &str| said(windlass("join --listen 127.0.0.1:1").env(name, value).run());
+    assert_snapshot!(with("WINDLASS_THREADS", "many"), @"error: WINDLASS_THREADS: invalid value 'many' for '--threads <N>': invalid digit found in string");
+    assert_snapshot!(with("WINDLASS_THREADS", "0"), @"
+    error: --threads is 0, but must be at least 1
+    hint: --threads is set by WINDLASS_THREADS
+    ");
+    assert_snapshot!(said(windlass("join").env("WINDLASS_LISTEN", "nowhere").run()), @r#"
+    error: --listen "nowhere": no port, expected host:port
+    hint: for example --listen 0.0.0.0:2222 (--listen is set by WINDLASS_LISTEN)
+    "#);
+    assert_snapshot!(said(windlass("join").env("WINDLASS_THREADS", "2").run()), @"error: the following required arguments were not provided: --listen <HOST:PORT>");
 }
 
 #[test]
