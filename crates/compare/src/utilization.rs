@@ -335,7 +335,10 @@ mod tests {
         let used = |lines: &[String]| read_lines(lines, false).unwrap();
         let (both, none) = (line(&format!("[{},{}]", of("0.5"), of("null"))), line(&format!("[{}]", of("null"))));
         assert_eq!(used(&[both, none.clone()]).nodes[0].gpu_utilization, Some(0.5));
-        assert_eq!((used(&[none.clone()]).nodes[0].gpu_utilization, used(&[none]).worker_cpus), (None, Some(1.0)));
+        assert_eq!(
+            (used(std::slice::from_ref(&none)).nodes[0].gpu_utilization, used(&[none]).worker_cpus),
+            (None, Some(1.0))
+        );
     }
 
     #[test]
