@@ -117,8 +117,10 @@ impl Stop<'_> {
     /// Whether a checkpoint was written when the run was told to stop, or already covers every known step.
     fn newest(&self, step: u64, created: u64) -> Newest {
         let seen = self.extent.map_or(0, Extent::global_step);
-        // Both times are whole seconds, so a checkpoint from just before may seem to be from just after.
-        let may_be_last = !self.died && self.unsaved.is_none() && self.told.is_none_or(|told| created >= told);
+        // Both times are whole seconds, so a checkpoint from just before may seem to be from just after. If the coordinator
+        // was killed, that would hide a loss.
+        let since = |told: u64| if self.overdue.is_some() { created > told } else { created >= told };
+        let may_be_last = !self.died && self.unsaved.is_none() && self.told.is_none_or(since);
         let is_last = may_be_last || step >= seen;
         if is_last { Newest::Last(step) } else { Newest::Earlier(step) }
     }
@@ -284,6 +286,8 @@ mod tests {
         assert_eq!(exit_code, 4);
         assert!(message.starts_with(&format!("SIGINT at step 470 of 500, and {overdue}\n")), "{message}");
         assert!(!stop.lacks_its_last(&stop.newest(465, 2001)));
+        assert!(!stop.lacks_its_last(&stop.newest(470, 2000)), "nothing is missing");
+        assert!(stop.lacks_its_last(&stop.newest(465, 2000)), "it may be from just before");
     }
 
     #[test]
