@@ -73,6 +73,8 @@ pub struct Server {
     preparing: Option<Preparing>,
     /// How long the others wait for this server to prepare.
     peer_timeout: Duration,
+    /// Whether tasks in other processes take part in the run.
+    is_shared: bool,
     /// True once the run has begun, as far as this server knows.
     has_prepared: bool,
     /// Writes this server's parts of checkpoints, if it has any.
@@ -130,6 +132,7 @@ impl Server {
             shard,
             preparing: None,
             peer_timeout: config.peer_timeout,
+            is_shared: matches!(config.layout, RunLayout::Apart | RunLayout::Colocated),
             has_prepared: false,
             saver: None,
             coordinator,

@@ -5,6 +5,7 @@ use std::sync::PoisonError;
 use std::time::Duration;
 
 use windlass_core::lifecycle::{Outcome, exit_code};
+use windlass_wire::control::proto::coordinator_message::Kind;
 use windlass_wire::control::proto::{Marked, task_message};
 
 use super::{Preparing, Server, tell_totals};
@@ -23,26 +24,33 @@ impl Server {
     /// its process has failed, it reports that to everyone.
     pub async fn run_until(mut self, stop: impl Future<Output = Outcome>) -> Outcome {
         let mut stop = std::pin::pin!(stop);
-        let mut stopping = false;
+        let mut stopped_with = None;
+        let mut has_heard_the_end = false;
         let outcome = 'serving: loop {
             let deadline =
                 self.machine.deadline().map(|deadline| tokio::time::Instant::from_std(self.origin + deadline));
             let event = tokio::select! {
                 event = self.next() => event,
-                outcome = &mut stop, if !stopping => {
-                    stopping = true;
+                outcome = &mut stop, if stopped_with.is_none() => {
+                    stopped_with = Some(outcome.exit_code);
                     ServerEvent::Stop(outcome)
                 }
                 () = sleep_until(deadline) => ServerEvent::Quiet,
             };
+            has_heard_the_end |= matches!(event, ServerEvent::Told(Kind::Over(_)));
             for effect in self.machine.handle(event, self.origin.elapsed()) {
                 if let Some(outcome) = self.carry_out(effect).await {
                     break 'serving outcome;
                 }
             }
         };
+        if has_heard_the_end {
+            // Ps 0 waits for tasks that have not acknowledged the end, and this process may be about to exit.
+            let _ = tokio::time::timeout(LAST_WORDS, self.session.close()).await;
+        }
         if let Some(coordinator) = &self.own_coordinator {
-            let refused = !stopping
+            let is_told_to_stop = stopped_with.is_some_and(|code| !self.is_shared || code == exit_code::TERMINATED);
+            let refused = !is_told_to_stop
                 && !self.has_prepared
                 && matches!(outcome.exit_code, exit_code::USAGE | exit_code::CHECKPOINT);
             coordinator.ended(if refused { FIRST_WORDS } else { LAST_WORDS }).await;
