@@ -240,6 +240,17 @@ pub struct LearningRate {
 }
 
 impl LearningRate {
+    /// The rate with which a run continues from a checkpoint of another, whose rate had come to `reached`. A rate that this
+    /// run sets itself counts; a schedule counts from the first step on anyway.
+    pub fn resumed(run: &RunSpec, checkpoint: &RunSpec, reached: Self) -> Self {
+        match run.schedule {
+            Schedule::Constant if run.learning_rate != checkpoint.learning_rate => {
+                Self { version: reached.version.saturating_add(1), rate: run.learning_rate }
+            }
+            _ => reached,
+        }
+    }
+
     /// The rate a run starts with.
     pub fn initial(rate: f32) -> Self {
         Self { version: 0, rate }
@@ -307,6 +318,16 @@ mod tests {
         let mut run = run();
         run.data.as_mut().map(change);
         run
+    }
+
+    #[test]
+    fn a_resumed_run_has_its_own_rate_if_that_is_another_and_else_the_one_that_was_reached() {
+        let reached = LearningRate { version: 3, rate: 0.05 };
+        assert_eq!(LearningRate::resumed(&run(), &run(), reached), reached, "it had been lowered since");
+        let faster = RunSpec { learning_rate: 0.5, ..run() };
+        assert_eq!(LearningRate::resumed(&faster, &run(), reached), LearningRate { version: 4, rate: 0.5 });
+        let schedule = Schedule::Step { decay: 0.5, steps: 10 };
+        assert_eq!(LearningRate::resumed(&RunSpec { schedule, ..faster }, &run(), reached), reached);
     }
 
     #[test]

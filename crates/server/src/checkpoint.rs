@@ -104,6 +104,7 @@ pub(crate) async fn restore(
     let manifest = store.load(id).await?;
     let wanted = Restore { table: &run.parameters, plan, optimizer: &run.optimizer, slots: SlotPolicy::Restore };
     let image = store.restore(&manifest, &wanted).await?;
-    let (version, learning_rate) = (manifest.id.step, manifest.learning_rate);
+    let version = manifest.id.step;
+    let learning_rate = LearningRate::resumed(run, &manifest.run, manifest.learning_rate);
     Ok((image, ResumePoint { version, learning_rate, trained_since: manifest.trained_since_in(&run.parameters) }))
 }

@@ -191,8 +191,10 @@ fn a_resumed_run_that_clips_otherwise_is_warned_with_both_values() {
     let again = resumed.windlass(&training(250, "--clip-norm 2")).run().succeeded();
     assert!(!again.stderr.contains("was started with"), "{again}");
     let told = again.windlass(&training(300, "--clip-norm 2 --learning-rate 0.5")).run().succeeded();
-    let warning = "this run was started with --learning-rate 0.5, but resumes with 0.01, the rate of checkpoint ";
-    assert!(told.stderr.contains(warning), "{told}");
+    let warning = "this run continues with --learning-rate 0.5, checkpoint ";
+    assert!(told.stderr.contains(warning) && told.stderr.contains(" had 0.01"), "{told}");
+    let inspected = told.windlass("checkpoint inspect run").run().succeeded();
+    assert!(inspected.stdout.contains("learning rate") && inspected.stdout.contains("0.5"), "{inspected}");
 }
 
 #[test]

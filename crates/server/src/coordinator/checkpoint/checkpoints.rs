@@ -194,12 +194,10 @@ impl Checkpoints {
         if let Some(difference) = data.and_then(|(here, there)| here.difference(there)) {
             warn!("{}", difference.describe("this run", &checkpoint));
         }
-        let (rate, restored) = (run.learning_rate, manifest.learning_rate.rate);
+        let (rate, reached) = (run.learning_rate, manifest.learning_rate.rate);
         if run.schedule == Schedule::Constant && rate != manifest.run.learning_rate {
-            warn!(
-                target: NOTICE,
-                "this run was started with --learning-rate {rate}, but resumes with {restored}, the rate of {checkpoint}"
-            );
+            let change = format!("this run continues with --learning-rate {rate}, {checkpoint} had {reached}");
+            warn!(target: NOTICE, "{change}");
         }
         for change in run.changes_since(&manifest.run) {
             warn!(target: NOTICE, "{}", change.describe("this run", &checkpoint));
