@@ -40,10 +40,11 @@ impl RunFile {
             return Err(Failure { exit_code: exit_code::CHECKPOINT, message, hint: Some(hint) });
         }
         let path = run_dir.join(RUN_FILE);
+        let cannot_write = |error| Failure::usage(format!("cannot write {}: {error}", path.display()));
+        windlass_files::require_file(&path).map_err(cannot_write)?;
         let earlier = std::fs::read_to_string(&path).ok();
-        let file = Self { path, text, earlier, _lock: lock.ok() };
-        file.write(&file.text)
-            .map_err(|error| Failure::usage(format!("cannot write {}: {error}", file.path.display())))?;
+        let file = Self { path: path.clone(), text, earlier, _lock: lock.ok() };
+        file.write(&file.text).map_err(cannot_write)?;
         Ok(file)
     }
 

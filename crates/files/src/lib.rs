@@ -34,7 +34,10 @@ impl AtomicFile {
         #[cfg(unix)]
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o666);
         // Opened here and not by `tempfile`, whose errors would show the user the temporary path.
-        let file = builder.make_in(directory, |path| options.open(path))?;
+        let mut refused = None;
+        let open = |path: &Path| options.open(path).inspect_err(|error| refused = error.raw_os_error());
+        let file = builder.make_in(directory, open);
+        let file = file.map_err(|error| refused.map_or(error, io::Error::from_raw_os_error))?;
         Ok(Self { file: BufWriter::new(file), path: path.to_path_buf() })
     }
 
@@ -110,6 +113,28 @@ mod tests {
         write(&path, &[b"all ", b"of it"]).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"all of it");
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn an_error_does_not_name_the_temporary_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let error = AtomicFile::create(&directory.path().join("missing/summary.json")).unwrap_err();
+        assert_eq!(
+            (error.kind(), error.to_string().contains(".windlass-")),
+            (io::ErrorKind::NotFound, false),
+            "{error}"
+        );
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn what_is_not_a_file_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("socket");
+        let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        assert!(require_file(&socket).is_err() && require_file(directory.path()).is_err());
+        fs::write(directory.path().join("file"), "").unwrap();
+        assert!(["file", "nothing"].iter().all(|name| require_file(&directory.path().join(name)).is_ok()));
     }
 
     #[test]

@@ -113,7 +113,8 @@ impl History {
         };
         let opened = match self.file.take() {
             Some(file) => Ok(file),
-            None => OpenOptions::new().create(true).append(true).open(path),
+            None => windlass_files::require_file(path)
+                .and_then(|()| OpenOptions::new().create(true).append(true).open(path)),
         };
         let written = opened.and_then(|mut file| {
             let mut text = serde_json::to_vec(&line)?;

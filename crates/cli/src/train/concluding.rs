@@ -98,7 +98,8 @@ impl Process {
 
 fn write_summary(directory: &Path, summary: &Summary) -> Result<PathBuf, Failure> {
     let path = directory.join(SUMMARY_FILE);
-    let earlier = std::fs::read(&path).ok().and_then(|text| serde_json::from_slice(&text).ok());
+    let text = windlass_files::require_file(&path).and_then(|()| std::fs::read(&path)).ok();
+    let earlier = text.and_then(|text| serde_json::from_slice(&text).ok());
     let summary = match earlier {
         Some(earlier) => summary.clone().keeping_measurements(earlier),
         None => summary.clone(),
