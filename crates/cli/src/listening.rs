@@ -1,7 +1,8 @@
 //! The port of a task of a cluster.
 
-use std::net::TcpListener;
+use std::net::{IpAddr, TcpListener};
 
+use tracing::info;
 use windlass_core::cluster::{Address, ResolvedTask};
 use windlass_wire::endpoint::{self, BindError};
 
@@ -18,6 +19,10 @@ pub(crate) fn listen(resolved: &ResolvedTask, bind: Option<&str>) -> Result<TcpL
         Some(host) => endpoint::listen_on(host, address.port()),
         None => endpoint::listen(address),
     };
+    if bind.is_none() && listener.is_ok() && is_elsewhere(address) {
+        let host = address.host();
+        info!("{host} is not an address of this machine, as in a container; listening on every interface (see --bind)");
+    }
     listener.map_err(|error| {
         let hint = match &error {
             BindError::InUse { .. } => Some(other_port(resolved)),
@@ -39,6 +44,13 @@ pub(crate) fn listen_as_client(bind: Option<&str>) -> Result<TcpListener, Failur
         Some((host, Err(_))) => endpoint::listen_on(host, 0),
     };
     listener.map_err(|error| Failure::usage(&error).with_hint(error.hint()))
+}
+
+/// Whether no interface of this machine has the address. A name may be that of a Service or a load balancer, and looking
+/// it up may take long, so it counts as one of this machine.
+fn is_elsewhere(address: &Address) -> bool {
+    let host = address.host().trim_matches(['[', ']']).parse::<IpAddr>();
+    host.is_ok_and(|host| TcpListener::bind((host, 0)).is_err())
 }
 
 /// The address at which others reach this process: by this machine's name if it listens on every interface.
@@ -81,6 +93,13 @@ mod tests {
         assert_eq!(bound(Some("0.0.0.0")).ip().to_string(), "0.0.0.0");
         let free = bound(Some("127.0.0.3")).port();
         assert_eq!(bound(Some(&format!("127.0.0.3:{free}"))).to_string(), format!("127.0.0.3:{free}"));
+    }
+
+    #[test]
+    fn an_ip_address_that_no_interface_has_is_elsewhere() {
+        let elsewhere = |address: &str| is_elsewhere(&address.parse().unwrap());
+        assert!(elsewhere("192.0.2.1:2222") && elsewhere("[2001:db8::1]:2222"));
+        assert!(!elsewhere("127.0.0.1:2222") && !elsewhere("0.0.0.0:2222") && !elsewhere("ps-0.invalid:2222"));
     }
 
     #[test]
