@@ -26,6 +26,9 @@ use deadline::{DRAIN, Deadline, GRACE};
 pub(super) use ending::Resumption;
 use ending::describe;
 
+/// How often the same notice is shown, if no other came in between. The log of ps 0 has each of them.
+const SAME_NOTICE_EVERY: Duration = Duration::from_secs(10);
+
 pub(super) struct Launcher {
     plan: Plan,
     children: Vec<Child>,
@@ -49,6 +52,8 @@ pub(super) struct Launcher {
     overdue_coordinator: Option<String>,
     /// The notice of ps 0 while it cannot open the checkpoints.
     stuck: Option<String>,
+    /// The last notice that was shown, and when.
+    notice: Option<(String, Instant)>,
     /// How long tasks have to end.
     deadline: Deadline,
     /// Tasks that were killed because they did not end in time.
@@ -110,6 +115,7 @@ impl Launcher {
             saving: BTreeSet::new(),
             overdue_coordinator: None,
             stuck: None,
+            notice: None,
             deadline: Deadline::default(),
             overdue: BTreeSet::new(),
             at_once: false,
@@ -243,7 +249,11 @@ impl Launcher {
                 }
                 if let Event::Notice { text } = &event {
                     self.stuck = self.stuck.take().or_else(|| text.starts_with(CANNOT_CONTINUE).then(|| text.clone()));
-                    warn!("{text}");
+                    let is_due = |(shown, at): &(String, Instant)| shown != text || at.elapsed() >= SAME_NOTICE_EVERY;
+                    if self.notice.as_ref().is_none_or(is_due) {
+                        warn!("{text}");
+                        self.notice = Some((text.clone(), Instant::now()));
+                    }
                 } else if !is_repeated {
                     self.progress.show(&event);
                 }
