@@ -173,7 +173,7 @@ pub enum CheckpointError {
     },
     /// The checkpoint's optimizer state is of no use to this optimizer.
     #[error(
-        "checkpoint {id} holds the state of `{found}`, not of `{expected}`: train with `{found}`, or reset its state"
+        "checkpoint {id} holds the state of `{found}`, not of `{expected}`: train with `{found}`, or pass --resume never"
     )]
     OptimizerDiffers {
         /// The checkpoint.

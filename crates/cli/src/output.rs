@@ -242,8 +242,8 @@ pub(crate) fn table(summary: &Summary, columns: Option<u16>) -> String {
         let (p50, p95) = (summary.step_ms.p50, summary.step_ms.p95);
         row("step time", format!("median {p50:.2} ms, 95th percentile {p95:.2} ms"));
         let bytes = &summary.bytes_per_step;
-        // Data that a client moves within its own process is not traffic.
-        if summary.joined.is_empty() || bytes.sent + bytes.received > bytes.in_process {
+        // What moves within a process is not traffic.
+        if bytes.sent + bytes.received > bytes.in_process {
             row("traffic per step", format!("{} sent, {} received", size(bytes.sent), size(bytes.received)));
         }
         if !summary.joined.is_empty() {

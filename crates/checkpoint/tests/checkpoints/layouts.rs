@@ -211,7 +211,7 @@ async fn the_state_of_another_optimizer_is_refused_unless_it_is_reset() {
     assert_eq!(
         error.to_string(),
         "checkpoint 000000000005-g000000-0000002a holds the state of `adam`, not of `momentum`: \
-         train with `adam`, or reset its state"
+         train with `adam`, or pass --resume never"
     );
 
     let got = store.restore(&manifest, &wanted(SlotPolicy::Reset)).await.unwrap();
