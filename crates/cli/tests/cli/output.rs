@@ -79,6 +79,7 @@ fn a_launched_run_tells_of_every_worker() {
     first step after [N] s
     speed [N] steps/s, [N] samples/s
     step time median [N] ms, 95th percentile [N] ms
+    traffic per step 8 B sent, 8 B received
     loss [N] per sample, in the last batches
     scores w [N], b [N], mean squared error [N]
     gradients 0 dropped as stale, [N] updates old on average
