@@ -104,6 +104,20 @@ fn a_colocated_worker_that_is_refused_tells_the_others_why_they_end() {
 }
 
 #[test]
+fn a_colocated_worker_0_that_is_refused_stays_to_tell_the_tasks_that_are_still_to_come() {
+    let hosts = Hosts::new(0, 3);
+    let first = colocated(&hosts, 1, "--optimizer adam");
+    first.log("waiting for ps 0");
+    let refused = colocated(&hosts, 0, "");
+    let told = first.wait();
+    let late = colocated(&hosts, 2, "").wait();
+    for told in [told, late, refused.wait()] {
+        assert_eq!(told.exit_code(), Some(2), "{told}");
+        assert!(told.stderr.contains("was started with --optimizer"), "{told}");
+    }
+}
+
+#[test]
 fn a_second_process_of_a_task_finds_its_port_taken() {
     let hosts = Hosts::new(1, 2);
     let first = hosts.task("worker", 0, "linear").start();

@@ -46,7 +46,7 @@ impl<S: OwnShard> Coordinator<S> {
                 match (is_of_itself(task, &failure), self.config.layout) {
                     // Each worker's process has a server, and the worker is what its user knows.
                     (true, RunLayout::Colocated) => {
-                        self.lifecycle.task_failed(TaskId::worker(task.index), exit_code, failure.reason)
+                        return self.colocated_failed(worker, Outcome { exit_code, reason: failure.reason });
                     }
                     (true, _) => self.lifecycle.failed(Outcome { exit_code, reason: failure.reason }),
                     (false, _) => self.lifecycle.task_failed(task, exit_code, failure.reason),

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use windlass_core::cluster::WorkerId;
 use windlass_core::lifecycle::Outcome;
 use windlass_wire::control::proto::Hello;
 
@@ -59,6 +60,17 @@ impl<S: OwnShard> Coordinator<S> {
             self.untold.tasks = self.lifecycle.missing().iter().map(ToString::to_string).collect();
         }
         let decisions = self.lifecycle.failed(outcome);
+        self.carry_out(decisions);
+    }
+
+    /// Ends the run because the process of a worker that also serves parameters has failed. If the run has not begun, ps 0
+    /// stays for a while to tell the other tasks that are still to come.
+    pub(super) fn colocated_failed(&mut self, worker: WorkerId, Outcome { exit_code, reason }: Outcome) {
+        if self.prepare.number == 0 {
+            let others = self.lifecycle.missing().into_iter().filter(|task| task.index != worker.0);
+            self.untold.tasks = others.map(|task| task.to_string()).collect();
+        }
+        let decisions = self.lifecycle.task_failed(worker.into(), exit_code, reason);
         self.carry_out(decisions);
     }
 }
